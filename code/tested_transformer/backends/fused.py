@@ -1,0 +1,51 @@
+"""PyTorch's fused kernel, F.scaled_dot_product_attention, with this package's conventions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..call import Call
+
+
+def refusal(call: Call) -> str | None:
+    """Why this backend can not serve the call, or None if it can."""
+    if call.return_weights:
+        return "the fused kernel never forms the weights, so it can not return them"
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    """Answer the call without forming the weights in Python.
+
+    Shapes: -> output (*batch, L, dv), None.
+    Source: Dao et al. 2022 for the kernel; PyTorch's documentation for its conventions.
+    """
+    # SDPA aligns `is_causal` top-left. Only with equal lengths is that the alignment meant here.
+    square = call.query.shape[-2] == call.key.shape[-2]
+    extras = (call.mask, call.bias, call.window, call.key_lengths, call.alibi_slopes)
+    only_causal = call.causal and square and all(extra is None for extra in extras)
+    output = scaled_dot_product_attention(
+        call.query,
+        call.key,
+        call.value,
+        attn_mask=None if only_causal else _mask_or_bias(call),
+        dropout_p=call.dropout_p,
+        is_causal=only_causal,
+        scale=call.scale,
+        enable_gqa=call.groups > 1,
+    )
+    return output, None
+
+
+def _mask_or_bias(call: Call) -> Tensor | None:
+    """SDPA takes one tensor: a boolean mask, or a bias in the query's dtype with -inf for hidden."""
+    allowed, bias = call.allowed(), call.total_bias()
+    if bias is None:
+        return allowed
+    bias = bias.to(call.query.dtype)
+    if allowed is None:
+        return bias
+    shape = torch.broadcast_shapes(bias.shape, allowed.shape)
+    return bias.expand(shape).masked_fill(~allowed, float("-inf"))
