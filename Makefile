@@ -1,0 +1,63 @@
+# The Tested Transformer. `make` alone lists the commands. Works with GNU make 3.81 and later.
+
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+BEGAN := $(shell date +%s)
+
+.DEFAULT_GOAL := help
+.PHONY: help book test test-fast lab serve refresh clean venv
+
+help:
+	@echo "make book       build the site from nothing and say where to open it"
+	@echo "make test       check everything: code, chapters, site"
+	@echo "make test-fast  lint, doctests and the quick unit tests, for the edit loop"
+	@echo "make lab        open the chapters in JupyterLab"
+	@echo "make serve      serve the built site on this machine (PORT=8000)"
+	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=... for some)"
+	@echo "make clean      delete what was built, and the environment"
+	@echo "Another Python: make book PYTHON=python3.12"
+
+book: $(VENV)/book.stamp
+	@$(BIN)/python tools/build_book.py --since $(BEGAN)
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/python tools/run_tests.py
+
+test-fast: $(VENV)/dev.stamp
+	@$(BIN)/python tools/run_tests.py --fast
+
+lab: $(VENV)/book.stamp
+	@$(BIN)/python -m jupyterlab chapters
+
+serve:
+	@test -f _build/html/index.html || { echo "There is no site yet: run make book first." >&2; exit 1; }
+	@echo "Open http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
+	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+refresh: $(VENV)/book.stamp
+	@$(BIN)/python tools/refresh.py $(CHAPTERS)
+
+clean:
+	rm -rf $(VENV) _build book/generated .pytest_cache .ruff_cache .hypothesis code/*.egg-info
+	find code tests tools chapters book -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+# The environment. A stamp is younger than the file that it installed, or make installs again.
+venv:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "There is no $(PYTHON) here: install Python 3.11 to 3.14, or name one, as in \`make book PYTHON=python3.12\`." >&2; exit 1; }
+	@$(PYTHON) tools/make_venv.py $(VENV)
+
+$(VENV)/book.stamp: requirements.txt pyproject.toml | venv
+	@$(PIP) -r requirements.txt
+	@$(PIP) --no-deps -e .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements-dev.txt $(VENV)/book.stamp
+	@$(PIP) -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,108 @@
+"""What this book changes in Sphinx: no request to another host, figures numbered by chapter, plain docstrings."""
+
+import re
+
+
+def drop_thebe(app, pagename, templatename, context, doctree):
+    """Leave out the scripts of sphinx-thebe: the theme always loads them, and they name another host."""
+    for key in ("script_files", "css_files"):
+        if key in context:
+            context[key] = [item for item in context[key] if not _is_thebe(item)]
+
+
+def _is_thebe(item):
+    parts = [getattr(item, "filename", None), *getattr(item, "attributes", {}).values(), str(item)]
+    return any("thebe" in str(part).lower() for part in parts if part)
+
+
+def number_by_chapter(app, env):
+    """Number figures, tables and equations 3.1, 3.2 ... after the chapter's number in its file name.
+
+    The table of contents is unnumbered, so Sphinx would count through the whole book, and a figure
+    added to chapter 1 would rename those of chapter 4.
+    """
+    for docname, kinds in env.toc_fignumbers.items():
+        chapter = re.match(r"chapters/(\d+)_", docname)
+        if not chapter:
+            continue
+        for numbers in kinds.values():
+            for place, label in enumerate(numbers, start=1):
+                numbers[label] = (int(chapter[1]), place)
+
+
+def read_plain(app, what, name, obj, options, lines):
+    """Turn a docstring in plain text into reStructuredText, in place.
+
+    Docstrings here are written to be read in a terminal: `name` is code, * and | are themselves, an
+    indented block holds one item a line (`mask: boolean ...`), and "Raises: ..." begins a section.
+    """
+    lines[:] = [line for block in _blocks(lines) for line in (*_render(block), "")]
+
+
+def _blocks(lines):
+    """Cut at blank lines, at section headings, and where the indentation starts or ends."""
+    block = []
+    for line in lines:
+        if block and (not line.strip() or _begins_block(line, block)):
+            yield block
+            block = []
+        if line.strip():
+            block.append(line)
+    if block:
+        yield block
+
+
+def _begins_block(line, block):
+    if block[0].lstrip().startswith(">>>"):
+        return False
+    if line.startswith(" "):  # a heading with text beside it goes on in the indented lines
+        heading = SECTION.match(block[0])
+        return not block[-1].startswith(" ") and not (heading and block[0][heading.end() :].strip())
+    return block[-1].startswith(" ") or bool(SECTION.match(line))
+
+
+def _render(block):
+    if block[0].lstrip().startswith(">>>"):
+        return block
+    if not block[0].startswith(" "):
+        heading = SECTION.match(block[0])
+        if heading:
+            block = [block[0][heading.end() :].strip(), *block[1:]]
+        text = [_escape(line.strip()) for line in block if line]
+        return [f"**{heading[1]}.**", *text] if heading else text
+    items = []
+    for line in block:
+        if not items or (ITEM.match(line) and items[-1].endswith((".", ";", ":"))):
+            items.append(line.strip())
+        else:
+            items[-1] += " " + line.strip()
+    if len(items) == 1:
+        return [_escape(items[0])]
+    return [f"- {_escape(item)}" for item in items]
+
+
+def short_defaults(app, what, name, obj, options, signature, returns):
+    """Write ... for a default without a source form, which Sphinx could not read back."""
+    return re.sub(r"<(function|factory)[^>]*>+", "...", signature or ""), returns
+
+
+SECTION = re.compile(r"(Shapes|Returns|Raises|Source|Example|Note):(?=\s|$)")
+ITEM = re.compile(r" +[A-Za-z_][\w, ]*: ")
+CODE = re.compile(r"(:[\w:]+:`[^`]+`|``[^`]+``|`[^`]+`)")
+
+
+def _escape(line):
+    """Keep reStructuredText from reading *, | and a final _ as markup, outside of `code`."""
+    parts = CODE.split(line)
+    parts[::2] = [re.sub(r"([*|\\]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [f"`{part}`" if part[0] == "`" != part[1] else part for part in parts[1::2]]
+    return "".join(parts)
+
+
+def setup(app):
+    """Register the hooks."""
+    app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("env-check-consistency", number_by_chapter)
+    app.connect("autodoc-process-docstring", read_plain)
+    app.connect("autodoc-process-signature", short_defaults)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

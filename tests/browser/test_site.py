@@ -1,0 +1,195 @@
+"""Every page of the built site in Chromium, served and from disk.
+
+Whoever opens a page sees what was meant: nothing is asked of another host, no script fails, all
+mathematics is set, every link leads somewhere, every picture has words, and nothing is wider than
+the screen, on a phone or a desktop, in light or dark.
+"""
+
+import os
+import shutil
+import threading
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
+PAGES = sorted(
+    path.relative_to(SITE).as_posix()
+    for path in SITE.rglob("*.html")
+    if path.relative_to(SITE).parts[0] != "_static"
+)
+WIDTHS = (360, 768, 1440)
+SCHEMES = ("light", "dark")
+# Chromium itself calls home; with these it does not, so what is seen is the page's own doing.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+]
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
+
+
+def find_chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    found = [os.environ.get("CHROMIUM"), *map(shutil.which, names)]
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium here: install it, or name it in the variable CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chrome = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield chrome.new_context()  # one for all pages, so that scripts and styles are cached
+        chrome.close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Keep the test's output to the tests."""
+
+
+@pytest.fixture(scope="module")
+def address():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+class Visit:
+    """One page, opened, with everything that went wrong on the way."""
+
+    def __init__(self, browser, base: str, name: str):
+        url = f"{base}/{name}"
+        self.page = browser.new_page()
+        self.elsewhere, self.errors = [], []
+        self.home = urlsplit(url).netloc
+        self.page.on("request", self._request)
+        self.page.on("requestfailed", lambda r: self.errors.append(f"failed: {r.url} {r.failure}"))
+        self.page.on("response", self._response)
+        self.page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
+        self.page.on("console", self._console)
+        self.page.goto(url, wait_until="load")
+        if name == "index.html":  # it only leads on
+            self.page.wait_for_url("**/book/index.html", wait_until="load")
+        self.page.evaluate("async () => { await window.MathJax?.startup?.promise }")
+
+    def _request(self, request):
+        parts = urlsplit(request.url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != self.home:
+            self.elsewhere.append(request.url)
+
+    def _response(self, response):
+        if response.status >= 400:
+            self.errors.append(f"{response.status}: {response.url}")
+
+    def _console(self, message):
+        if message.type == "error":
+            self.errors.append(f"console: {message.text}")
+
+
+def wrong_with(page) -> list[str]:
+    """What a reader would miss on the page: unset formulas, pictures without words."""
+    return page.evaluate("""() => {
+        const wrong = [];
+        for (const math of document.querySelectorAll('.math'))
+            if (!math.querySelector('mjx-container')) wrong.push('not set: ' + math.textContent.trim());
+        for (const bad of document.querySelectorAll('mjx-merror, [data-mjx-error]'))
+            wrong.push('MathJax: ' + (bad.getAttribute('data-mjx-error') || bad.textContent));
+        for (const image of document.querySelectorAll('img'))
+            if (!image.alt.trim()) wrong.push('no alt: ' + image.src);
+            else if (image.complete && !image.naturalWidth) wrong.push('no picture: ' + image.src);
+        const inline = 'article svg:not([aria-hidden="true"]):not(mjx-container svg)';
+        for (const drawing of document.querySelectorAll(inline))
+            if (!drawing.getAttribute('aria-label') && !drawing.querySelector('title'))
+                wrong.push('no label: ' + drawing.outerHTML.slice(0, 80));
+        return wrong;
+    }""")
+
+
+def too_wide(page) -> list[str]:
+    """The widths and colour schemes at which the page scrolls sideways."""
+    wide = []
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(
+            f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'", timeout=2000
+        )
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            seen = page.evaluate("document.documentElement.scrollWidth")
+            if seen > width:
+                wide.append(f"{scheme}, {width} px: the page is {seen} px wide")
+    return wide
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_served(browser, address, name):
+    visit = Visit(browser, address, name)
+    try:
+        assert visit.elsewhere == []
+        assert wrong_with(visit.page) == []
+        assert too_wide(visit.page) == []
+        assert visit.errors == []
+    finally:
+        visit.page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_from_disk(browser, name):
+    visit = Visit(browser, SITE.as_uri(), name)
+    try:
+        assert visit.elsewhere == []
+        assert wrong_with(visit.page) == []
+        assert visit.errors == []
+    finally:
+        visit.page.close()
+
+
+def test_search_from_disk(browser):
+    visit = Visit(browser, SITE.as_uri(), "search.html?q=attention")
+    visit.page.wait_for_selector("#search-results li a")
+    assert visit.errors == []
+
+
+class Links(HTMLParser):
+    """The anchors that a page has, and the places that it points to."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.anchors, self.targets = {"", "top"}, []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.anchors.update(named[key] for key in ("id", "name") if named.get(key))
+        for key in ("href", "src"):
+            if named.get(key):
+                self.targets.append(named[key])
+
+
+def test_no_broken_link():
+    pages = {SITE / name: Links(SITE / name) for name in PAGES}
+    broken = []
+    for path, links in pages.items():
+        for target in links.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not there.is_file():
+                broken.append(f"{path.relative_to(SITE)}: {target}")
+            elif there in pages and unquote(parts.fragment) not in pages[there].anchors:
+                broken.append(f"{path.relative_to(SITE)}: {target} (no such anchor)")
+    assert broken == []

@@ -1,0 +1,43 @@
+"""Build the site clean, with every warning an error, and say where to open it.
+
+Usage: python tools/build_book.py [--since SECONDS]    seconds since 1970 when the work began
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from chapters import ROOT
+
+SITE = ROOT / "_build" / "html"
+RUN_JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+
+
+def main() -> int:
+    """Generate the pages, build, and print the address of the front page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--since", type=float, default=time.time())
+    began = parser.parse_args().since
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+
+    # An incremental build hides warnings, so there is none.
+    for old in ("_build/html", "_build/.doctrees", "_build/jupyter_execute", "book/generated"):
+        shutil.rmtree(ROOT / old, ignore_errors=True)
+    build = ["-c", RUN_JUPYTER_BOOK, "build", "--all", "-W", "-n", "--keep-going", "."]
+    for arguments in (["tools/generate.py"], build):
+        command = [sys.executable, *arguments]
+        failed = subprocess.run(command, cwd=ROOT, env=environment).returncode
+        if failed:
+            print(
+                f"\nThe book did not build ({time.time() - began:.0f} s): warnings are errors, see above."
+            )
+            return 1
+    print(f"\nBuilt in {time.time() - began:.0f} s. Open {(SITE / 'index.html').as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

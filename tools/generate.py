@@ -1,0 +1,229 @@
+"""Write the pages that are made from the package and the chapters.
+
+    book/generated/gallery.md     every famous mistake, from the Specs
+    book/generated/interview.md   the cells tagged `interview`, from the chapters
+    book/generated/api.md         the public names, and the chapters that use them
+
+Usage: python tools/generate.py
+"""
+
+import ast
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from pathlib import Path
+
+from chapters import ROOT, chapter_paths, number, read
+
+PACKAGE = "tested_transformer"
+CHAPTERS = "../../chapters"  # as seen from book/generated
+LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
+OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a directive
+
+
+def link(path: Path) -> str:
+    """Return a link to a chapter with the chapter's title as its text."""
+    return f"[]({CHAPTERS}/{path.name})"
+
+
+# ------------------------------------------------------------------------------ the pitfall gallery
+
+
+def gallery(specs: dict, paths: list[Path]) -> str:
+    """Every mutant of every Spec, those of one chapter together."""
+    by_chapter = defaultdict(list)
+    for spec in specs.values():
+        for mutant in spec.mutants:
+            by_chapter[mutant.chapter].append((spec, mutant))
+    names = [mutant.name for pairs in by_chapter.values() for _, mutant in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two mutants share a name, and so an anchor: {', '.join(twice)}")
+    files = {number(path): path for path in paths}
+    page = [
+        "# The pitfall gallery",
+        f"{len(names)} famous mistakes. Each is a small wrong implementation in the package, and the "
+        "tests prove that the check named here rejects it. When your own function fails an "
+        "exercise, it is compared with the mistakes of that exercise.",
+    ]
+    for chapter in sorted(by_chapter):
+        title = link(files[chapter]) if chapter in files else f"Chapter {chapter}"
+        rows = [f"- [{_title(m.name)}](#{_anchor(m.name)})" for _, m in by_chapter[chapter]]
+        page += [f"**{title}**", "\n".join(rows)]
+    for chapter in sorted(by_chapter):
+        page.append(f"## Chapter {chapter}")
+        page += [_mutant(spec, mutant) for spec, mutant in by_chapter[chapter]]
+    return "\n\n".join(page) + "\n"
+
+
+def _mutant(spec, mutant) -> str:
+    blocks = [
+        f"({_anchor(mutant.name)})=\n### {_title(mutant.name)}",
+        f"**Symptom.** {_sentence(mutant.symptom)}",
+        f"**Cause.** {_sentence(mutant.cause)}",
+        f"**Seen in.** {_sentence(mutant.seen)}",
+        f"**Caught by.** {_caught(spec, mutant)}",
+    ]
+    source = _source(mutant.candidate)
+    if source:
+        blocks.append(f":::{{dropdown}} The wrong code\n```python\n{source}\n```\n:::")
+    return "\n\n".join(blocks)
+
+
+def _caught(spec, mutant) -> str:
+    """The check and its explanation, or the exception, or why no judge sees it."""
+    for check in spec.checks:
+        if check.name == mutant.rejected_by:
+            return f"*{check.name}*, a check of `{spec.name}`. {_sentence(check.explain)}"
+    if re.fullmatch(r"\w+(Error|Exception)", mutant.rejected_by):
+        return f"`{mutant.rejected_by}`, which it raises when the judge of `{spec.name}` calls it."
+    return _sentence(mutant.rejected_by)
+
+
+def _source(candidate) -> str:
+    """The mutant's source code, or nothing for a mutant without code."""
+    while isinstance(candidate, functools.partial):
+        candidate = candidate.func
+    if candidate is None:
+        return ""
+    try:
+        return textwrap.dedent(inspect.getsource(candidate)).rstrip()
+    except (OSError, TypeError):
+        return inspect.getsource(type(candidate)).rstrip()
+
+
+def _anchor(name: str) -> str:
+    return "pitfall-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _title(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+# ---------------------------------------------------------------------------- interview questions
+
+
+def interview(paths: list[Path]) -> str:
+    """The cells tagged `interview`, chapter by chapter."""
+    page = [
+        "# Interview questions",
+        "Collected from the chapters, in English and Chinese. Answer aloud before you open an answer; "
+        "each links to the cell that proves it.",
+    ]
+    for path in paths:
+        cells = read(path).cells
+        labels = _labels(cells)
+        tagged = [cell.source for cell in cells if "interview" in cell.metadata.get("tags", [])]
+        if tagged:
+            page.append(f"## Chapter {number(path)}\n\nFrom {link(path)}.")
+            page += [_moved(source, path, labels) for source in tagged]
+    return "\n\n".join(page) + "\n"
+
+
+def _moved(source: str, path: Path, labels: set[str]) -> str:
+    """A cell as it reads on another page: links lead back, labels are not defined twice."""
+
+    def back(found: re.Match) -> str:
+        target = found[1]
+        if target.startswith("#"):  # a label is known in the whole book, a heading only on its page
+            return f"]({target if target[1:] in labels else f'{CHAPTERS}/{path.name}{target}'})"
+        if target.startswith("../book/"):
+            return f"](../{target.removeprefix('../book/')})"
+        return f"]({CHAPTERS}/{target})"
+
+    source = LABEL.sub("", source)
+    source = re.sub(r"^#{1,2} ", "### ", source, flags=re.MULTILINE)
+    return re.sub(r"\]\((?![a-z]+:)([^)\s]+)\)", back, source)
+
+
+def _labels(cells: list) -> set[str]:
+    """The names that the chapter gives to places, figures and equations."""
+    labels = {cell.metadata.get("mystnb", {}).get("figure", {}).get("name") for cell in cells}
+    for cell in cells:
+        labels.update(LABEL.findall(cell.source), OPTION.findall(cell.source))
+    return labels
+
+
+# ------------------------------------------------------------------------------- the API reference
+
+
+def api(modules: dict[str, list[str]], paths: list[Path]) -> str:
+    """Autodoc for every public name, each followed by the chapters that use it."""
+    uses = {path: used_names(path) for path in paths}
+    page = [
+        "# API reference",
+        "The public names of the companion package, in the order of the chapters. Each function says "
+        "its shapes, what it raises and where it comes from.",
+    ]
+    for name, members in modules.items():
+        module = name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}"
+        page.append(f"## {module}")
+        page.append(f"```{{eval-rst}}\n.. automodule:: {module}\n   :no-members:\n```")
+        for member in members:
+            page.append(_autodoc(module, member))
+            links = [link(path) for path in paths if member in uses[path]]
+            if links:
+                page.append(f"Used in: {', '.join(links)}")
+    return "\n\n".join(page) + "\n"
+
+
+def _autodoc(module: str, member: str) -> str:
+    thing = getattr(sys.modules[module], member)
+    if inspect.isclass(thing):
+        directive, options = "autoclass", "\n   :members:"
+    elif callable(thing):
+        directive, options = "autofunction", ""
+    else:
+        directive, options = "autodata", "\n   :no-value:"
+    return f"```{{eval-rst}}\n.. {directive}:: {module}.{member}{options}\n```"
+
+
+def used_names(path: Path) -> set[str]:
+    """The names that the code cells of a chapter use: variables, attributes, imports."""
+    names = set()
+    for cell in read(path).cells:
+        if cell.cell_type != "code":
+            continue
+        lines = ["" if line.startswith(("%", "!")) else line for line in cell.source.splitlines()]
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                names.update(alias.name for alias in node.names)
+    return names
+
+
+def main() -> None:
+    """Write the three pages."""
+    import importlib
+
+    package = importlib.import_module(PACKAGE)
+    specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
+    for name in package.API:
+        importlib.import_module(name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}")
+    paths = chapter_paths()
+    pages = {
+        "gallery": gallery(specs, paths),
+        "interview": interview(paths),
+        "api": api(package.API, paths),
+    }
+    folder = ROOT / "book" / "generated"
+    folder.mkdir(exist_ok=True)
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Run every test, go on after a failure, and end with a summary that names what was skipped.
+
+Usage: python tools/run_tests.py [--fast]
+
+--fast leaves out the chapters, the site and the tests marked `slow`.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from chapters import ROOT
+
+REPORTS = ROOT / "_build" / "reports"
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+TWO = ["-n", "2"]
+UNIT = ["tests", "--ignore=tests/browser"]
+SHAPES_CHECKED = "--jaxtyping-packages=tested_transformer,beartype.beartype"
+NBVAL = [
+    "--nbval",
+    "--nbval-current-env",
+    "--nbval-cell-timeout=120",
+    "--nbval-sanitize-with=tests/nbval_sanitize.cfg",
+]
+
+
+@dataclass
+class Step:
+    """One command, and what came of it."""
+
+    name: str
+    command: list[str]
+    counts: Counter = field(default_factory=Counter)
+    skipped: Counter = field(default_factory=Counter)
+    failed: bool = False
+    seconds: float = 0.0
+
+    def run(self, place: str) -> None:
+        """Run the command with its output on the terminal, and read its report."""
+        print(f"\n==== {place} {self.name}", flush=True)
+        report = REPORTS / f"{self.name.replace(' ', '-')}.xml"
+        tested = self.command[:2] == PYTEST[:2]
+        command = [sys.executable, *self.command, *([f"--junitxml={report}"] if tested else [])]
+        start = time.monotonic()
+        self.failed = subprocess.run(command, cwd=ROOT, env=environment()).returncode != 0
+        self.seconds = time.monotonic() - start
+        if tested and report.exists():
+            self.read(ElementTree.parse(report))
+
+    def read(self, report: ElementTree.ElementTree) -> None:
+        """Count passed, failed and skipped tests, and the reasons for skipping."""
+        for case in report.iter("testcase"):
+            verdict = "passed"
+            if case.find("failure") is not None or case.find("error") is not None:
+                verdict = "failed"
+            elif (skip := case.find("skipped")) is not None:
+                verdict = "xfailed" if skip.get("type") == "pytest.xfail" else "skipped"
+                self.skipped[skip.get("message") or "no reason given"] += 1
+            self.counts[verdict] += 1
+
+
+def steps(fast: bool) -> list[Step]:
+    """List the steps in the order in which a mistake is cheapest to hear of."""
+    slow = " and not slow" if fast else ""
+    tests = [
+        Step("lint", ["-m", "ruff", "check", "."]),
+        Step("format", ["-m", "ruff", "format", "--check", "."]),
+        Step("spelling", ["-m", "codespell_lib"]),
+        Step("doctests", [*PYTEST, "--doctest-modules", "code"]),
+        Step("unit tests, shapes checked",
+             [*PYTEST, *TWO, *UNIT, SHAPES_CHECKED, "-m", f"not plain_types{slow}"]),
+        Step("unit tests, plain types", [*PYTEST, *UNIT, "-m", f"plain_types{slow}"]),
+    ]  # fmt: skip
+    if fast:
+        return tests
+    return [
+        *tests,
+        Step("chapters", [*PYTEST, *TWO, "--dist", "loadfile", *NBVAL, "chapters"]),
+        Step("book", ["tools/build_book.py"]),
+        Step("browser", [*PYTEST, *TWO, "tests/browser"]),
+    ]
+
+
+def environment() -> dict[str, str]:
+    """One thread a process: two processes share two cores, and sums keep one order."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+
+
+def summary(done: list[Step], fast: bool, seconds: float) -> str:
+    """Say what each step gave, what was skipped and why, and the counts in pytest's words."""
+    lines = ["", "==== summary"]
+    for step in done:
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in sorted(step.counts.items()))
+        lines.append(
+            f"{'FAILED' if step.failed else 'ok':6} {step.name:28} {step.seconds:6.1f} s  {counts}"
+        )
+    reasons = Counter()
+    for step in done:
+        reasons.update(step.skipped)
+    lines += [f"skipped, {n} tests: {reason}" for reason, n in reasons.items()]
+    if fast:
+        lines.append("left out by test-fast: the chapters, the site, the tests marked slow")
+    elif not reasons:
+        lines.append("nothing was skipped")
+    total = sum((step.counts for step in done), Counter())
+    total["failed"] += sum(step.failed and not step.counts["failed"] for step in done)
+    words = [f"{total[w]} {w}" for w in ("failed", "passed", "skipped", "xfailed") if total[w]]
+    lines.append(f"===== {', '.join(words)} in {seconds:.2f}s =====")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the steps and print the summary; 1 if any failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fast", action="store_true")
+    fast = parser.parse_args().fast
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    start = time.monotonic()
+    todo = steps(fast)
+    for place, step in enumerate(todo, start=1):
+        step.run(f"[{place}/{len(todo)}]")
+    print(summary(todo, fast, time.monotonic() - start))
+    return int(any(step.failed for step in todo))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
