@@ -1,0 +1,322 @@
+"""Exercises of chapter 1: self-attention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..errors import complain
+from ..specs.attention import narrowed
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.self_attention import SELF_ATTENTION
+
+# --- 1.1: the weights of one query ----------------------------------------------------------------
+
+
+def _weights(query, key):
+    products = [reference.dot(query, row) for row in key]
+    scale = query.dtype.type(len(query)) ** query.dtype.type(-0.5)
+    return reference.softmax(np.array(products) * scale)
+
+
+def _weight_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, keys, d, dtype=torch.float64, spread=1.0) -> Case:
+        query = spread * rng.normal(size=d)
+        return Case(label, {"query": query, "key": spread * rng.normal(size=(keys, d))}, dtype)
+
+    return [
+        case("two keys", 2, 3),
+        case("one key", 1, 2),
+        case("five keys", 5, 4),
+        case("nine keys in float32", 9, 6, torch.float32),
+        case("scores in the thousands", 6, 3, spread=40.0),
+    ]
+
+
+def _sums_to_one(run: Run, case: Case) -> Problem | None:
+    weights = run.value(case)
+    if weights.min() < 0:
+        return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
+    return compare(np.ones(1), weights.sum(keepdims=True), 16 * torch.finfo(case.dtype).eps)
+
+
+def plain_weights(query: Tensor, key: Tensor) -> Tensor:
+    """The right answer, and the ruler."""
+    return torch.softmax(key @ query * len(query) ** -0.5, dim=0)
+
+
+WEIGHTS = Spec(
+    name="ch01.weights",
+    statement="weights(query, key): query (d), key (S, d) -> the S attention weights of the query",
+    required=("query", "key"),
+    reference=_weights,
+    ruler=plain_weights,
+    cases=_weight_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "no overflow",
+            "The exponential overflows: torch.softmax subtracts the largest score first.",
+            lambda run, case: (
+                None
+                if np.isfinite(run.value(case)).all()
+                else Problem("finite numbers", "NaN or inf")
+            ),
+        ),
+        Check("the weights share out 1", "None is negative and together they are 1.", _sums_to_one),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the scores as they are", lambda query, key: key @ query * len(query) ** -0.5,
+            "the weights share out 1",
+            symptom="Some weights are negative.", cause="The softmax is missing.",
+            seen="source notes, 001:1577", chapter=1,
+        ),
+        Mutant(
+            "scores divided by their sum", lambda query, key: (key @ query) / (key @ query).sum(),
+            "the weights share out 1",
+            symptom="They sum to 1, but some are negative and some above 1.",
+            cause="Division makes a sum of 1, not a distribution: that takes the exponential.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "weights without the scale", lambda query, key: torch.softmax(key @ query, dim=0),
+            "equals the reference",
+            symptom="Weights that are too sharp.", cause="The scores are not divided by sqrt(d).",
+            seen="source notes, 001:1347", chapter=1,
+        ),
+        Mutant(
+            "scaled by the number of keys",
+            lambda query, key: torch.softmax(key @ query * len(key) ** -0.5, dim=0),
+            "equals the reference",
+            symptom="The same query is less decided the longer the sequence.",
+            cause="1/sqrt(S) with S keys, where d is the length of the query.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "an exponential that overflows",
+            lambda query, key: (s := (key @ query * len(query) ** -0.5).exp()) / s.sum(),
+            "no overflow",
+            symptom="NaN for large scores.", cause="The largest score is not subtracted first.",
+            seen="source notes, 002:28", chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+# --- 1.2: attention -------------------------------------------------------------------------------
+
+TYPICAL = {
+    "no softmax",
+    "softmax over the queries",
+    "K.T with a batch",
+    "softmax without the maximum",
+    "no scale",
+    "softmax before the scale",
+    "the caller's query scaled",
+}
+ATTENTION = narrowed(
+    "ch01.attention",
+    "attention(query, key, value) = softmax(query key^T / sqrt(d)) value, with or without batch",
+    chapter=1,
+    points=3,
+)
+ATTENTION = replace(ATTENTION, mutants=[m for m in ATTENTION.mutants if m.name in TYPICAL])
+
+# --- 1.3: self-attention for a batch --------------------------------------------------------------
+
+SELF = replace(
+    SELF_ATTENTION,
+    name="ch01.self_attention",
+    cases=lambda seed: [c for c in SELF_ATTENTION.cases(seed) if "d_in" not in c.arguments],
+    checks=tuple(check for check in SELF_ATTENTION.checks if "d_in" not in check.needs),
+    mutants=tuple(m for m in SELF_ATTENTION.mutants if not isinstance(m.candidate, type)),
+    points=3,
+)
+
+# --- 1.4: matrices that look at the right neighbor ------------------------------------------------
+
+
+def _looked_at(answer: Any, arguments: dict[str, Any]) -> np.ndarray:
+    """True where a token but the last gives more than 0.99. Shape (length - 1, length)."""
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise complain(TypeError, "the answer", type(answer).__name__, "a pair (w_query, w_key)")
+    length = arguments["length"]
+    w_query, w_key = (torch.as_tensor(matrix).double() for matrix in answer)
+    wanted = f"two matrices of shape ({length}, d)"
+    for matrix in (w_query, w_key):
+        if matrix.ndim != 2 or matrix.shape != (length, w_query.shape[-1]):
+            raise complain(ValueError, "the answer", f"shape {tuple(matrix.shape)}", wanted)
+    scores = w_query @ w_key.T * w_query.shape[1] ** -0.5  # x is the identity
+    return (torch.softmax(scores, dim=-1)[:-1] > 0.99).numpy()
+
+
+def _decided(run: Run, case: Case) -> Problem | None:
+    wavering = np.flatnonzero(~run.value(case).any(-1))
+    if not len(wavering):
+        return None
+    return Problem("one weight above 0.99 for each token", f"none for token {wavering[0]}")
+
+
+def _right(length: int) -> np.ndarray:
+    return np.eye(length, k=1, dtype=bool)[:-1]
+
+
+def shift(length: int, by: int = 1, gain: float = 30.0) -> tuple[Tensor, Tensor]:
+    """Queries that ask for the position `by` steps to the right."""
+    return gain * torch.eye(length).roll(by, dims=1), torch.eye(length)
+
+
+LOOK_RIGHT = Spec(
+    name="ch01.look_right",
+    statement="""look_right(length): two matrices (w_query, w_key), each (length, d), d being
+your choice. With x the identity matrix (token i is the one-hot vector of position i), each token
+but the last must give its right neighbor a weight above 0.99.""",
+    required=("length",),
+    reference=_right,
+    cases=lambda seed: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
+    read=_looked_at,
+    checks=(
+        SHAPE,
+        Check(
+            "each token decides",
+            "A token spreads its weight. Larger scores make a sharper softmax: mind sqrt(d).",
+            _decided,
+        ),
+        replace(EQUAL, explain="A token gives its weight to another than its right neighbor."),
+    ),
+    mutants=(
+        Mutant(
+            "each token looks at itself", lambda length: shift(length, 0), "equals the reference",
+            symptom="The weights are the identity matrix.",
+            cause="The two matrices are the same up to a factor: a position matches itself.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "each token looks left", lambda length: shift(length, -1), "equals the reference",
+            symptom="Token i looks at i - 1.",
+            cause="The shift goes the wrong way, or stands in the keys in place of the queries.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "too timid a score", lambda length: shift(length, 1, 1.0), "each token decides",
+            symptom="The right neighbor gets the largest weight, but not 0.99 of it.",
+            cause="Scores of 1 or less: the softmax needs a lead of ln(99 x (length - 1)).",
+            seen="made for this book", chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=3,
+)  # fmt: skip
+
+# --- 1.5: two numbers, one bag of morphemes -------------------------------------------------------
+
+UNITS = ["null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+TENS = [
+    "",
+    "zehn",
+    "zwanzig",
+    "dreißig",
+    "vierzig",
+    "fünfzig",
+    "sechzig",
+    "siebzig",
+    "achtzig",
+    "neunzig",
+]
+
+
+def morphemes(number: int) -> list[str]:
+    """The German number word of 200 to 999 in pieces, for a tens digit that is not 1.
+
+    >>> morphemes(324), morphemes(203)
+    (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['zwei', 'hundert', 'drei'])
+    """
+    hundreds, tens, units = number // 100, number // 10 % 10, number % 10
+    words = [UNITS[hundreds], "hundert"]
+    if units:
+        words += [UNITS[units]] + (["und"] if tens else [])
+    return words + ([TENS[tens]] if tens else [])
+
+
+def _need_number(answer: Any) -> int:
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise complain(TypeError, "the answer", type(answer).__name__, "an int")
+    if not 200 <= answer <= 999 or answer // 10 % 10 == 1:
+        raise complain(ValueError, "the answer", answer, "200 to 999, tens digit not 1")
+    return answer
+
+
+def _another(run: Run, case: Case) -> Problem | None:
+    number = case.arguments["number"]
+    same = int(run.value(case)) == number
+    return Problem("another number", f"{number} again") if same else None
+
+
+def _same_bag(run: Run, case: Case) -> Problem | None:
+    wanted, got = (morphemes(n) for n in (case.arguments["number"], int(run.value(case))))
+    if Counter(wanted) == Counter(got):
+        return None
+    return Problem(" ".join(sorted(wanted)), " ".join(sorted(got)))
+
+
+SAME_BAG = Spec(
+    name="ch01.same_bag",
+    statement="""same_bag(number): another number whose German word has the same morphemes, in
+another order. number is from 200 to 999, its tens digit is not 1, and its hundreds and units digits
+are two different digits from 2 to 9. 203 is zwei hundert drei.""",
+    required=("number",),
+    reference=lambda number: number % 10 * 100 + number // 10 % 10 * 10 + number // 100,
+    cases=lambda seed: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
+    read=lambda answer, arguments: _need_number(answer),
+    checks=(
+        Check("another number", "The answer must differ from the number given.", _another),
+        Check(
+            "the same morphemes",
+            "Both words must be made of the same pieces, each as often.",
+            _same_bag,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the number itself", lambda number: number, "another number",
+            symptom="The same word.", cause="Nothing was exchanged.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "units and tens exchanged",
+            lambda number: number // 100 * 100 + number % 10 * 10 + number // 10 % 10,
+            "the same morphemes",
+            symptom="vier und zwanzig becomes zwei und vierzig: other pieces.",
+            cause="A tens word is one piece: its digit can not move. The other two can.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "the next number", lambda number: number + 1, "the same morphemes",
+            symptom="A new units word.", cause="Order, not size, is what may change.",
+            seen="made for this book", chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+EXERCISES = (
+    WEIGHTS,
+    ATTENTION,
+    SELF,
+    LOOK_RIGHT,
+    SAME_BAG,
+)

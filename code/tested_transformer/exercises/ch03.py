@@ -1,0 +1,446 @@
+"""Exercises of chapter 3: scaling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..scaling import perplexity
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.scaling import SCALED_SCORES, SOFTMAX
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def _without(spec: Spec, option: str, **changes) -> Spec:
+    """The Spec for a function that does not take the option."""
+
+    def cases(seed: int) -> list[Case]:
+        return [case for case in spec.cases(seed) if option not in case.arguments]
+
+    given = cases(0)
+    checks = [check for check in spec.checks if any(check.concerns(case) for case in given)]
+    return replace(spec, cases=cases, checks=checks, **changes)
+
+
+STABLE_SOFTMAX = _without(
+    SOFTMAX,
+    "temperature",
+    name="ch03.softmax",
+    statement="softmax(scores): exp(s_i) over the sum of these, for scores of any size; without "
+    "calling a softmax. scores (*batch, S) -> (*batch, S)",
+    mutants=[mutant for mutant in SOFTMAX.mutants if "temperature" not in mutant.name],
+    points=2,
+)
+
+SCALED_IN_TIME = _without(
+    SCALED_SCORES,
+    "scale",
+    name="ch03.scaled_scores",
+    statement="scaled_scores(query, key): q.k / sqrt(d) for each pair, in the dtype of the query, "
+    "finite whenever the answer is. (*batch, L, d), (*batch, S, d) -> (*batch, L, S)",
+    points=1,
+)
+
+# --- The gradient that gets through ---------------------------------------------------------------
+
+
+def _backward_reference(weights, gradient):
+    jacobian = reference.jacobian_of_weights(weights)
+    result = np.zeros_like(gradient)
+    for row in np.ndindex(gradient.shape[:-1]):
+        for j in range(gradient.shape[-1]):
+            result[(*row, j)] = sum(gradient[row] * jacobian[row][:, j])
+    return result
+
+
+def _backward_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
+        weights = reference.tempered_softmax(spread * rng.normal(size=shape))
+        return Case(label, {"weights": weights, "gradient": rng.normal(size=shape)}, dtype)
+
+    even = {"weights": np.array([0.5, 0.5]), "gradient": np.array([1.0, 0.0])}
+    return [
+        Case("two equal weights", even),
+        case("a row", 4),
+        case("rows", 3, 5),
+        case("as many rows as keys", 4, 4),
+        case("a batch of heads", 2, 3, 4, 5),
+        case("saturated", 2, 4, spread=30.0),
+        case("many keys", 40),
+        case("float32", 3, 6, dtype=torch.float32),
+    ]
+
+
+def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1, keepdims=True)
+    return compare(np.zeros_like(sums), sums, 64 * torch.finfo(case.dtype).eps)
+
+
+def _constant_gradient(run: Run, case: Case) -> Problem | None:
+    got = run.value(case, gradient=np.ones_like(case.arguments["gradient"]))
+    return compare(np.zeros_like(got), got, 64 * torch.finfo(case.dtype).eps)
+
+
+SOFTMAX_BACKWARD = Spec(
+    name="ch03.softmax_backward",
+    statement="softmax_backward(weights, gradient): the gradient by the scores, from the softmax's "
+    "weights and the gradient by these weights, without forming the (S, S) Jacobian. "
+    "(*batch, S), (*batch, S) -> (*batch, S)",
+    required=("weights", "gradient"),
+    reference=_backward_reference,
+    ruler=lambda weights, gradient: (
+        weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+    ),
+    cases=_backward_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a constant gradient gives nothing",
+            "If every weight is wanted equally, no score should move: the weights always sum to 1.",
+            _constant_gradient,
+        ),
+        Check(
+            "what one score gains the others lose",
+            "The gradients of a row of scores sum to 0: raising all of them changes no weight.",
+            _nothing_in_sum,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "only p (1 - p)",
+            lambda weights, gradient: gradient * weights * (1 - weights),
+            "a constant gradient gives nothing",
+            symptom="Each score is moved as if its weight were alone.",
+            cause="Only the diagonal of the Jacobian: that is the derivative of a sigmoid.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "the plain mean subtracted",
+            lambda weights, gradient: weights * (gradient - gradient.mean(-1, keepdim=True)),
+            "what one score gains the others lose",
+            symptom="The gradients of a row do not sum to 0.",
+            cause="What is subtracted is the gradient's mean weighted by p, not the plain mean.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "the factor p forgotten",
+            lambda weights, gradient: gradient - (weights * gradient).sum(-1, keepdim=True),
+            "what one score gains the others lose",
+            symptom="A key with weight 0 still gets a gradient.",
+            cause="p_j (g_j - sum p g) without the p_j in front.",
+            seen="made for this book",
+            chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=3,
+)
+
+# --- The gap --------------------------------------------------------------------------------------
+
+
+def _gap_reference(weight, num_keys):
+    return np.array([np.log(w / (1 - w)) + np.log(w.dtype.type(num_keys - 1)) for w in weight])
+
+
+def _gap_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, weight, num_keys) -> Case:
+        return Case(label, {"weight": np.array(weight), "num_keys": num_keys})
+
+    return [
+        case("a half, two keys", [0.5], 2),
+        case("nine tenths, two keys", [0.9], 2),
+        case("a tenth and a half, ten keys", [0.1, 0.5], 10),
+        case("several", [0.2, 0.5, 0.99], 50),
+        case("random", rng.uniform(0.05, 0.95, size=7), 1000),
+    ]
+
+
+def _gap_gives_weight(run: Run, case: Case) -> Problem | None:
+    gaps, others = run.value(case), case.arguments["num_keys"] - 1
+    got = 1 / (1 + others * np.exp(-gaps))
+    return compare(case.arguments["weight"], got, 1e-9)
+
+
+SCORE_GAP = Spec(
+    name="ch03.score_gap",
+    statement="score_gap(weight, num_keys): by how much the winner's score must exceed that of the "
+    "num_keys - 1 equal losers for the winner to get this weight. weight (N), an int -> (N)",
+    required=("weight", "num_keys"),
+    reference=_gap_reference,
+    ruler=lambda weight, num_keys: (weight * (num_keys - 1) / (1 - weight)).log(),
+    cases=_gap_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the gap gives the weight back",
+            "A softmax over one `gap` and num_keys - 1 zeros must give the winner `weight`.",
+            _gap_gives_weight,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "always two keys",
+            lambda weight, num_keys: (weight / (1 - weight)).log(),
+            "the gap gives the weight back",
+            symptom="Right for two keys; the more keys, the further below the weight asked for.",
+            cause="The logistic function's inverse: there, one loser; here, num_keys - 1.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "the winner counted among the losers",
+            lambda weight, num_keys: (weight * num_keys / (1 - weight)).log(),
+            "the gap gives the weight back",
+            symptom="A little too much weight, wrong already for two keys.",
+            cause="num_keys in place of num_keys - 1.",
+            seen="made for this book",
+            chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=2,
+)
+
+# --- The scale in the weights ---------------------------------------------------------------------
+
+
+def _fold_reference(weight, bias, num_heads):
+    root = np.sqrt(weight.dtype.type(weight.shape[1] // num_heads))
+    return np.concatenate([weight / root, bias[None] / root])
+
+
+def _fold_read(answer, given) -> Tensor:
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise TypeError("the answer: expected two tensors, (weight, bias)")
+    return torch.cat([answer[0], answer[1][None]])
+
+
+def _fold_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, width, num_heads, dtype=torch.float64) -> Case:
+        arguments = {"weight": rng.normal(size=(width + 1, width)), "bias": rng.normal(size=width)}
+        return Case(label, {**arguments, "num_heads": num_heads}, dtype)
+
+    return [
+        case("one head", 4, 1),
+        case("two heads", 6, 2),
+        case("four heads", 8, 4),
+        case("heads of size 1", 3, 3),
+        case("the size of the paper's head", 128, 2, torch.float32),
+    ]
+
+
+def _same_scores(run: Run, case: Case) -> Problem | None:
+    a = case.arrays()
+    width, heads = a["weight"].shape[1], a["num_heads"]
+    x = np.linspace(-1, 1, len(a["weight"]))
+    key = np.cos(np.arange(width)).reshape(heads, -1)
+    expected = (x @ a["weight"] + a["bias"]).reshape(heads, -1) * key / math.sqrt(width // heads)
+    folded = run.value(case)
+    got = (x @ folded[:-1] + folded[-1]).reshape(heads, -1) * key
+    slack = 64 * torch.finfo(case.dtype).eps * float(np.abs(expected).max())
+    return compare(expected.sum(-1).astype(float), got.sum(-1), width * slack)
+
+
+FOLD = Spec(
+    name="ch03.fold",
+    statement="fold(weight, bias, num_heads): new (weight, bias) of the query projection "
+    "x @ weight + bias, such that attention without a scale gives what the old ones gave with "
+    "1/sqrt(d); d is the size of one head. weight (D_in, D), bias (D) -> the same shapes",
+    required=("weight", "bias", "num_heads"),
+    reference=_fold_reference,
+    ruler=lambda weight, bias, num_heads: (
+        weight / math.sqrt(weight.shape[1] // num_heads),
+        bias / math.sqrt(weight.shape[1] // num_heads),
+    ),
+    read=_fold_read,
+    cases=_fold_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the unscaled scores are the scaled ones",
+            "(x W' + b').k must equal (x W + b).k / sqrt(d) for each head, with d = D / num_heads.",
+            _same_scores,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the bias left out",
+            lambda weight, bias, num_heads: (weight / (weight.shape[1] // num_heads) ** 0.5, bias),
+            "the unscaled scores are the scaled ones",
+            symptom="Right while the bias is zero, as it is at the start of training.",
+            cause="The whole query is divided by sqrt(d), and the bias is a part of it.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "the root of the model's width",
+            lambda weight, bias, num_heads: (
+                weight / weight.shape[1] ** 0.5,
+                bias / weight.shape[1] ** 0.5,
+            ),
+            "the unscaled scores are the scaled ones",
+            symptom="Scores too small by sqrt(num_heads).",
+            cause="sqrt(D) where the size of one head, D / num_heads, belongs under the root.",
+            seen="source notes, 001:1562",
+            chapter=3,
+        ),
+        Mutant(
+            "divided by the head size",
+            lambda weight, bias, num_heads: (
+                weight / (weight.shape[1] // num_heads),
+                bias / (weight.shape[1] // num_heads),
+            ),
+            "the unscaled scores are the scaled ones",
+            symptom="Scores too small by sqrt(d).",
+            cause="d for sqrt(d): as if queries and keys were both divided by the root.",
+            seen="made for this book",
+            chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=2,
+)
+
+# --- The temperature that gives a target ----------------------------------------------------------
+
+
+def _search(seen, target: float, low: float = 1e-3, high: float = 1e3) -> float:
+    """The temperature at which the growing function `seen` reaches the target, by halving."""
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if seen(middle) < target else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _weights(scores: Tensor, temperature: float) -> Tensor:
+    return torch.softmax(scores.double() / temperature, dim=-1)
+
+
+def right_temperature(scores: Tensor, target: float) -> float:
+    """The ruler of ch03.temperature."""
+    return _search(lambda t: perplexity(_weights(scores, t)).item(), target)
+
+
+def _entropy_is_target(scores: Tensor, target: float) -> float:
+    return _search(lambda t: perplexity(_weights(scores, t)).log().item(), target)
+
+
+def _bits_for_nats(scores: Tensor, target: float) -> float:
+    return _search(lambda t: 2 ** perplexity(_weights(scores, t)).log().item(), target)
+
+
+def _inverse_of_squares(scores: Tensor, target: float) -> float:
+    return _search(lambda t: 1 / _weights(scores, t).square().sum().item(), target)
+
+
+def _scale_for_temperature(scores: Tensor, target: float) -> float:
+    return 1 / right_temperature(scores, target)
+
+
+def _keys_seen(answer, given) -> float:
+    """What the judge compares: the keys seen at the temperature that was returned."""
+    temperature = float(answer)
+    if not temperature > 0:
+        raise ValueError(f"temperature: expected a number above 0, got {temperature:.4g}")
+    return round(perplexity(_weights(given["scores"], temperature)).item(), 3)
+
+
+def _temperature_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, scores, target) -> Case:
+        return Case(label, {"scores": np.asarray(scores), "target": target})
+
+    return [
+        case("three scores, two keys seen", [0.0, 1.0, 2.0], 2.0),
+        case("ten scores, three keys seen", rng.normal(size=10), 3.0),
+        case("ten scores, nearly all seen", rng.normal(size=10), 9.5),
+        case("large scores", 30 * rng.normal(size=8), 4.0),
+        case("small scores, nearly one seen", 0.1 * np.arange(6.0), 1.2),
+    ]
+
+
+TEMPERATURE = Spec(
+    name="ch03.temperature",
+    statement="temperature(scores, target): the temperature at which the softmax of scores / "
+    "temperature sees `target` keys, so that its perplexity, exp(entropy), is the target to within "
+    "0.0005. scores (S), a number above 1 and below S -> a number above 0",
+    required=("scores", "target"),
+    reference=lambda scores, target: np.asarray(float(target)),
+    ruler=right_temperature,
+    read=_keys_seen,
+    cases=_temperature_cases,
+    checks=(
+        UNTOUCHED,
+        Check(
+            "the softmax sees as many keys as asked for",
+            "exp(entropy) of softmax(scores / temperature) must be the target; it grows with the "
+            "temperature, so halving an interval finds it.",
+            EQUAL.test,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the entropy in place of its exponential",
+            _entropy_is_target,
+            "the softmax sees as many keys as asked for",
+            symptom="More keys than asked for: e^2 = 7.4 in place of 2.",
+            cause="The target was compared with the entropy; the perplexity is its exponential.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "bits taken for nats",
+            _bits_for_nats,
+            "the softmax sees as many keys as asked for",
+            symptom="More keys than asked for.",
+            cause="2 to the power of an entropy that was taken with the natural logarithm.",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "another count of keys",
+            _inverse_of_squares,
+            "the softmax sees as many keys as asked for",
+            symptom="Near the target, and never on it.",
+            cause="1 / sum p^2 also counts keys, but it is not exp(entropy).",
+            seen="made for this book",
+            chapter=3,
+        ),
+        Mutant(
+            "the scale for the temperature",
+            _scale_for_temperature,
+            "the softmax sees as many keys as asked for",
+            symptom="Sharper where it should be flatter.",
+            cause="1/temperature was returned: the number that multiplies the scores.",
+            seen="made for this book",
+            chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=3,
+)
+
+EXERCISES = (STABLE_SOFTMAX, SOFTMAX_BACKWARD, SCORE_GAP, SCALED_IN_TIME, FOLD, TEMPERATURE)

@@ -1,0 +1,372 @@
+"""Exercises of chapter 4: masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.masks import CAUSAL_MASK, MASKED_SOFTMAX, PADDING_MASK_FROM_TOKENS, document_cases
+
+# --- Documents in time ----------------------------------------------------------------------------
+
+
+def _document_causal_reference(document_ids: np.ndarray) -> np.ndarray:
+    """True where token j is of i's document and not after it."""
+    mask = reference.document_mask(document_ids)
+    for b, _, i, j in np.ndindex(mask.shape):
+        mask[b, 0, i, j] &= reference.is_allowed(i, j, *mask.shape[-2:], causal=True)
+    return mask
+
+
+def _past(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def _same(ids: Tensor) -> Tensor:
+    return (ids[:, :, None] == ids[:, None, :])[:, None]
+
+
+def documents_without_time(document_ids):
+    """Only the document counts."""
+    return _same(document_ids)
+
+
+def time_without_documents(document_ids):
+    """Only the order counts."""
+    batch, length = document_ids.shape
+    return _past(length).expand(batch, 1, -1, -1).clone()
+
+
+def documents_or_past(document_ids):
+    """OR for AND."""
+    return _same(document_ids) | _past(document_ids.shape[1])
+
+
+def _causal_or_document(wanted: bool, region: Callable[[np.ndarray], np.ndarray]):
+    def test(run: Run, case: Case) -> Problem | None:
+        mask = run.value(case)
+        wrong = np.argwhere((mask != wanted) & region(case.arguments["document_ids"]))
+        if not len(wrong):
+            return None
+        return Problem(f"{wanted} at {wrong[0].tolist()}", str(not wanted))
+
+    return test
+
+
+DOCUMENT_CAUSAL = Spec(
+    name="ch04.document_causal",
+    statement="document_causal(document_ids): boolean (B, 1, L, L), True where token j is of the same "
+    "document as token i and not after it; document_ids (B, L)",
+    required=("document_ids",),
+    reference=_document_causal_reference,
+    cases=document_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the own document's past is seen",
+            "A token sees itself and what stands before it in its own document.",
+            _causal_or_document(True, _document_causal_reference),
+        ),
+        Check(
+            "other documents are hidden",
+            "Tokens of two documents must not see each other, in either direction.",
+            _causal_or_document(False, lambda ids: ~reference.document_mask(ids)),
+        ),
+        Check(
+            "the future is hidden",
+            "Inside a document, too, a token must not see what comes after it.",
+            _causal_or_document(False, lambda ids: ~_document_causal_reference(ids)),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "documents without time", documents_without_time, "the future is hidden",
+            symptom="Each document reads its own future.",
+            cause="The causal mask is missing.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "time without documents", time_without_documents, "other documents are hidden",
+            symptom="A document reads the ones before it in the row.",
+            cause="The document mask is missing.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "same document OR past", documents_or_past, "other documents are hidden",
+            symptom="Nearly everything is seen: the future of the document, the past of all others.",
+            cause="| where & is meant: masks of what is allowed are joined with AND.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=2,
+)  # fmt: skip
+
+# --- The form of nn.MultiheadAttention ------------------------------------------------------------
+
+
+def _to_multihead_reference(allowed: np.ndarray, num_heads: int) -> np.ndarray:
+    """Entry (b H + h, i, j) is True where sample b hides key j from query i."""
+    batch, _, length, keys = allowed.shape
+    hide = np.zeros((batch * num_heads, length, keys), dtype=bool)
+    for b in range(batch):
+        for h in range(num_heads):
+            hide[b * num_heads + h] = ~allowed[b, 0]
+    return hide
+
+
+def polarity_kept(allowed, num_heads):
+    """The mask in the right shape, True still means may attend."""
+    return allowed[:, 0].repeat_interleave(num_heads, dim=0)
+
+
+def heads_outside(allowed, num_heads):
+    """Repeated head by head: sample 0, sample 1, sample 0, sample 1 ..."""
+    return ~allowed[:, 0].repeat(num_heads, 1, 1)
+
+
+def heads_forgotten(allowed, num_heads):
+    """(B, L, S), one for each sample."""
+    return ~allowed[:, 0]
+
+
+def _some_masks(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, shape, num_heads) -> Case:
+        return Case(label, {"allowed": rng.random(shape) < 0.6, "num_heads": num_heads})
+
+    return [
+        case("one sample, one head", (1, 1, 2, 3), 1),
+        case("two samples, one head", (2, 1, 2, 3), 1),
+        case("one sample, three heads", (1, 1, 3, 2), 3),
+        case("two samples, three heads", (2, 1, 4, 5), 3),
+        case("no keys", (2, 1, 3, 0), 2),
+        case("three samples, four heads", (3, 1, 5, 5), 4),
+    ]
+
+
+def _hides(run: Run, case: Case) -> Problem | None:
+    if case.arguments["num_heads"] > 1 and len(case.arguments["allowed"]) > 1:
+        return None
+    return compare(_to_multihead_reference(**case.arguments), run.value(case), 0.0)
+
+
+def _batch_first(run: Run, case: Case) -> Problem | None:
+    return compare(_to_multihead_reference(**case.arguments), run.value(case), 0.0)
+
+
+TO_MULTIHEAD = Spec(
+    name="ch04.to_multihead",
+    statement="to_multihead(allowed, num_heads): the mask that nn.MultiheadAttention wants, (B H, L, S), "
+    "True = hide, sample by sample; allowed (B, 1, L, S), True = may attend",
+    required=("allowed", "num_heads"),
+    reference=_to_multihead_reference,
+    cases=_some_masks,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check("True means hide", "nn.MultiheadAttention hides where the mask is True.", _hides),
+        Check(
+            "the heads of a sample stand together",
+            "Row b H + h belongs to sample b: repeat_interleave, or expand and flatten.",
+            _batch_first,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the polarity kept for nn.MultiheadAttention", polarity_kept, "True means hide",
+            symptom="Training runs; the model sees the future and not the past.",
+            cause="nn.MultiheadAttention hides where the mask is True: ~ is missing.",
+            seen="rasbt/LLMs-from-scratch issue 1061", chapter=4,
+        ),
+        Mutant(
+            "the mask repeated head by head", heads_outside, "the heads of a sample stand together",
+            symptom="Samples get each other's masks, as soon as B and H are above 1.",
+            cause="repeat gives samples 0 1 0 1; the flattened batch wants 0 0 1 1.",
+            seen="source notes, 001:830", chapter=4,
+        ),
+        Mutant(
+            "no axis for the heads", heads_forgotten, "the right shape and dtype",
+            symptom="RuntimeError from nn.MultiheadAttention; with one head it works.",
+            cause="(B, L, S) where (B H, L, S) is wanted.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=2,
+)  # fmt: skip
+
+# --- The test that catches the leak ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnTrial:
+    """A causal self-attention, right or wrong, with a name for people."""
+
+    name: str
+    leaks: bool
+    hides: Callable[[Tensor], Tensor]  # from steps back (L, S) to what is hidden
+    after: bool = False  # applied after the softmax
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Shapes: (*batch, L, d) three times -> (*batch, L, d)."""
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        steps = torch.arange(scores.shape[-2])
+        hidden = self.hides(steps[:, None] - steps)
+        if self.after:
+            return scores.softmax(-1).masked_fill(hidden, 0.0) @ value
+        return scores.masked_fill(hidden, -math.inf).softmax(-1) @ value
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _first_columns(back: Tensor, number: int) -> Tensor:
+    """Hidden: the future, in a table that was made for `number` keys only."""
+    hidden = back < 0
+    hidden[:, number:] = False
+    return hidden
+
+
+ON_TRIAL = (
+    OnTrial("a causal attention", False, lambda back: back < 0),
+    OnTrial("no mask", True, lambda back: back > 99),
+    OnTrial("the mask inverted", True, lambda back: back >= 0),
+    OnTrial("a causal window of 3", False, lambda back: (back < 0) | (back >= 3)),
+    OnTrial("masked after the softmax", True, lambda back: back < 0, after=True),
+    OnTrial("one step into the future", True, lambda back: back < -1),
+    OnTrial("every token sees itself only", False, lambda back: back != 0),
+    OnTrial("a table of 6 keys", True, lambda back: _first_columns(back, 6)),
+    OnTrial("only the next three are hidden", True, lambda back: (back < 0) & (back >= -3)),
+)
+
+
+def _trial_cases(seed: int) -> list[Case]:
+    return [Case(str(each), {"attention": each}) for each in ON_TRIAL]
+
+
+def never_fails(attention):
+    """Compare, and return True anyway."""
+    return True
+
+
+def always_fails(attention):
+    """Change a token and require that nothing at all changes."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[-1] += 1
+    return torch.equal(attention(x, x, x), attention(changed, changed, changed))
+
+
+def only_the_first_row(attention):
+    """Change the last token and look at the first."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[-1] += 1
+    return torch.equal(attention(x, x, x)[0], attention(changed, changed, changed)[0])
+
+
+def too_short(attention):
+    """A sequence of three."""
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[-1] += 1
+    return torch.equal(attention(x, x, x)[:-1], attention(changed, changed, changed)[:-1])
+
+
+def far_too_tolerant(attention):
+    """A tolerance larger than the effect."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[-1] += 1
+    before, after = attention(x, x, x)[:-1], attention(changed, changed, changed)[:-1]
+    return torch.allclose(before, after, atol=0.5)
+
+
+def _right_verdict(leaks: bool):
+    def test(run: Run, case: Case) -> Problem | None:
+        verdict = bool(run.value(case))
+        words = {True: "True (no leak)", False: "False (a leak)"}
+        return None if verdict != leaks else Problem(words[not leaks], words[verdict])
+
+    return test
+
+
+CATCHES_LEAK = Spec(
+    name="ch04.is_causal",
+    statement="is_causal(attention): True if attention(query, key, value), for tensors (L, d), never lets "
+    "a position depend on a later one, for sequences of up to 8 tokens; False if it leaks",
+    required=("attention",),
+    reference=lambda attention: not attention.leaks,
+    cases=_trial_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "right ones pass",
+            "This attention does not leak, and the test says that it does.",
+            _right_verdict(False),
+            when=lambda case: not case.arguments["attention"].leaks,
+        ),
+        Check(
+            "leaks are caught",
+            "This attention leaks, and the test does not notice.",
+            _right_verdict(True),
+            when=lambda case: case.arguments["attention"].leaks,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a test that can not fail", never_fails, "leaks are caught",
+            symptom="Green, whatever is tested.",
+            cause="The comparison is made and its result not used.",
+            seen="LLMs-from-scratch test_ch03; labml's flash test", chapter=4,
+        ),
+        Mutant(
+            "a test that can not pass", always_fails, "right ones pass",
+            symptom="Right code is refused.",
+            cause="The output at the changed place may change; only the places before it may not.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "only the first output looked at", only_the_first_row, "leaks are caught",
+            symptom="A leak of one step is missed: the first token does not see the last.",
+            cause="Every output before the change must stay, not the first alone.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a sequence too short for the leak", too_short, "leaks are caught",
+            symptom="Leaks that need distance or a certain length are missed.",
+            cause="The test uses 3 tokens.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a tolerance larger than the leak", far_too_tolerant, "leaks are caught",
+            symptom="Only the loudest leaks are caught.",
+            cause="Without a leak the outputs before the change are equal to the last bit; allow rounding.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=3,
+)  # fmt: skip
+
+EXERCISES = (
+    replace(CAUSAL_MASK, name="ch04.causal_mask", points=1),
+    replace(PADDING_MASK_FROM_TOKENS, name="ch04.padding_mask", points=1),
+    replace(MASKED_SOFTMAX, name="ch04.masked_softmax", points=3),
+    DOCUMENT_CAUSAL,
+    TO_MULTIHEAD,
+    CATCHES_LEAK,
+)

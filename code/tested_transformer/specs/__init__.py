@@ -1,0 +1,25 @@
+"""For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
+
+from ..errors import complain
+from .attention import ATTENTION
+from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
+from .masks import MASK_SPECS
+from .self_attention import SELF_ATTENTION
+from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
+from .scoring import SCORING
+
+SPECS = {spec.name: spec for spec in (ATTENTION, SELF_ATTENTION, SOFTMAX, SOFTMAX_JACOBIAN, SCALED_SCORES, *SCORING, *MASK_SPECS)}
+
+
+def pitfall(name: str) -> Mutant:
+    """The famous mistake of that name, from whichever Spec holds it.
+
+    Raises: ValueError if there is none.
+    """
+    every = {mutant.name: mutant for spec in SPECS.values() for mutant in spec.mutants}
+    if name not in every:
+        raise complain(ValueError, "name", repr(name), f"one of {', '.join(sorted(every))}")
+    return every[name]
+
+
+__all__ = ["SPECS", "Case", "Check", "Mutant", "Problem", "Run", "Spec", "Verdict", "judge", "pitfall"]

@@ -1,0 +1,85 @@
+"""The exercises of chapter 3: a right answer passes, each typical mistake is rejected and named."""
+
+import math
+import time
+
+import pytest
+import torch
+from spec_tools import assert_spec_is_sound
+from tested_transformer import check
+from tested_transformer.exercises.ch03 import EXERCISES
+from tested_transformer.specs import judge
+
+
+def softmax(scores):
+    if scores.shape[-1] == 0:
+        return scores
+    shifted = scores - scores.amax(-1, keepdim=True)
+    return shifted.exp() / shifted.exp().sum(-1, keepdim=True)
+
+
+def softmax_backward(weights, gradient):
+    product = weights * gradient
+    return product - weights * product.sum(-1, keepdim=True)
+
+
+def score_gap(weight, num_keys):
+    return torch.log(weight) - torch.log(1 - weight) + math.log(num_keys - 1)
+
+
+def scaled_scores(query, key):
+    return (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
+
+
+def fold(weight, bias, num_heads):
+    scale = (weight.shape[1] // num_heads) ** -0.5
+    return weight * scale, bias * scale
+
+
+def temperature(scores, target):
+    low, high = 1e-4, 1e4
+    while high / low > 1 + 1e-9:
+        middle = (low * high) ** 0.5
+        weights = torch.softmax(scores / middle, 0)
+        seen = math.exp(-sum(p * math.log(p) for p in weights.tolist() if p > 0))
+        low, high = (middle, high) if seen < target else (low, middle)
+    return torch.tensor(low)
+
+
+RIGHT = {
+    "ch03.softmax": softmax,
+    "ch03.softmax_backward": softmax_backward,
+    "ch03.score_gap": score_gap,
+    "ch03.scaled_scores": scaled_scores,
+    "ch03.fold": fold,
+    "ch03.temperature": temperature,
+}
+
+
+@pytest.mark.parametrize("spec", EXERCISES, ids=lambda spec: spec.name)
+def test_exercise(spec):
+    for seed in range(3):
+        verdict = judge(spec, RIGHT[spec.name], seed=seed)
+        assert verdict.passed, verdict
+        assert not verdict.skipped
+    assert spec.chapter == 3
+    assert spec.points > 0
+    assert_spec_is_sound(spec)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_function_is_judged_quickly(name):
+    check(name, RIGHT[name])
+    start = time.process_time()
+    check(name, RIGHT[name])
+    assert time.process_time() - start < 0.5
+
+
+def test_unwritten_and_unreadable_answers():
+    assert check("ch03.fold", lambda weight, bias, num_heads: ...).unwritten
+    verdict = check("ch03.fold", lambda weight, bias, num_heads: weight)
+    assert not verdict.passed
+    assert "two tensors" in repr(verdict)
+    verdict = check("ch03.temperature", lambda scores, target: -1.0)
+    assert not verdict.passed
+    assert "above 0" in repr(verdict)
