@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from spec_tools import assert_spec_is_sound
 from tested_transformer import check
 from tested_transformer.exercises import EXERCISES

@@ -1,5 +1,8 @@
 """Masks and the masked softmax: against their Specs, torch's own attention, and by properties."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from spec_tools import assert_spec_is_sound
-from tested_transformer import attention, masks
+from tested_transformer import SelfAttention, attention, masks
 from tested_transformer.specs import judge, pitfall
 from tested_transformer.specs.masks import MASK_SPECS, MASKED_SOFTMAX, textbook
 from tested_transformer.specs.masks_mutants import PADDING_FROM_TOKENS
@@ -147,6 +150,32 @@ def test_flex_attention_on_a_cpu():
     )
     torch.testing.assert_close(flex.flex_attention(query, query, query, block_mask=empty), ours)
     assert not ours[:, :, 1].any()
+
+
+# --- The source notes' printed numbers ------------------------------------------------------------
+
+PRINTED = Path(__file__).parent / "data" / "printed_values.json"
+SENTENCE = [[0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64],
+            [0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]]  # fmt: skip
+
+
+def test_causal_weights_and_dropout_as_printed():
+    values = {each["id"]: each for each in json.loads(PRINTED.read_text("utf-8"))["values"]}
+    torch.manual_seed(123)
+    layer, x = SelfAttention(3, 2), torch.tensor(SENTENCE)
+    _, free = layer(x, return_weights=True)
+    _, weights = layer(x, causal=True, return_weights=True)
+    kept = free * masks.causal_mask(6)
+    torch.manual_seed(123)
+    found = {
+        "004.in14": kept / kept.sum(-1, keepdim=True),
+        "004.in15": weights,
+        "004.in16": functional.dropout(weights, 0.5),
+    }
+    for name, tensor in found.items():
+        printed = torch.tensor(values[name]["printed"])
+        half_a_unit = 0.5 * 10.0 ** -values[name]["decimals"]
+        assert (tensor - printed).abs().max() <= half_a_unit + 1e-7, name
 
 
 # --- Properties -----------------------------------------------------------------------------------

@@ -71,10 +71,15 @@ PICTURES = {
     "many arrows": lambda e=0.0: arrows(weights(9, 9) + e, sources=LONG, targets=LONG, highlight=4),
     "curves": lambda e=0.0: curves(
         X + e,
-        {"sine": np.sin(X) + e, "cosine": np.cos(X) + e, "decay": np.exp(-X / 3) + e},
+        {
+            "sine": np.sin(X) + e,
+            "cosine": np.cos(X) + e,
+            "damped": 0.9 * np.cos(X) + e,
+            "decay": np.exp(-X / 3) + e,
+        },
         x_label="steps",
         y_label="loss",
-        title="Drei",
+        title="Vier Linien mit drei Marken darüber",
         marks={"warm-up": 2.0, "end": 2.5, "late": 8},
         bands={"decay": (np.exp(-X / 3) * 0.9, np.exp(-X / 3) * 1.1)},
     ),
@@ -150,11 +155,12 @@ def test_descriptions():
     assert repr(PICTURES["many"]()) == "Picture(8 heat maps, 12 x 12)"
     assert repr(PICTURES["masks"]()) == "Picture(3 masks, 5 x 5)"
     assert repr(PICTURES["arrows"]()) == "Picture(arrows, 5 to 5)"
-    assert repr(PICTURES["curves"]()) == "Picture(3 curves, 60 points)"
+    assert repr(PICTURES["curves"]()) == "Picture(4 curves, 60 points)"
     assert repr(PICTURES["groups"]()) == "Picture(2 x 2 bars)"
 
 
-@pytest.mark.parametrize("noise", [1e-7, pytest.param(-1e-7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [1e-7, -1e-7])
 @pytest.mark.parametrize("name", PICTURES)
 def test_float_noise_changes_no_byte(name, noise):
     DRAWN.setdefault(name, PICTURES[name]())

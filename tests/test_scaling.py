@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from spec_tools import assert_spec_is_sound
 from tested_transformer import attention, judge, reference
 from tested_transformer.scaling import (

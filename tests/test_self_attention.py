@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from spec_tools import assert_spec_is_sound
 from tested_transformer import SelfAttention, attention, judge, reference, self_attention
 from tested_transformer.specs.self_attention import SELF_ATTENTION
 from tested_transformer.specs.self_attention_mutants import SelfFormula
-from torch import nn
 
 NO_WEIGHTS = {"queries and keys start apart": "a function has no weights of its own"}
 NO_SIZES = {"queries and keys start apart": "takes no `d_in`, `d_out`"}

@@ -1,6 +1,7 @@
 """The companion package of The Tested Transformer: attention and the Transformer, each line tested."""
 
 from .attention import attention
+from .describe import describe_mask
 from .errors import BackendError
 from .exercises import check
 from .masks import (
@@ -62,6 +63,8 @@ API = {
         "padding_mask", "padding_mask_from_tokens", "causal_mask", "window_mask", "prefix_mask",
         "document_mask", "combine_masks", "masked_softmax",
     ],
+    "describe": ["describe_mask", "MaskReport"],
+    "conventions": ["compare_libraries"],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
     "errors": ["BackendError"],
@@ -81,6 +84,7 @@ __all__ = [
     "check",
     "combine_masks",
     "content_scores",
+    "describe_mask",
     "document_mask",
     "dot_scores",
     "entropy",

@@ -117,16 +117,16 @@ def accepts(dtype: torch.dtype, attend: Attend) -> str:
     return "taken"
 
 
-def _with_empty_row(attend: Attend) -> tuple[Tensor, Tensor]:
-    """The output of an empty row beside a full one, and the gradient of its query."""
+def _with_empty_row(attend: Attend) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output of an empty row above a full one, and the gradients by name."""
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 1, 2, 4, generator=generator) for _ in range(3))
-    query.requires_grad_()
+    names = ("query", "key", "value")
+    given = {n: torch.randn(1, 1, 2, 4, generator=generator).requires_grad_() for n in names}
     mask = torch.tensor([[False, False], [True, True]])
     mask = mask if meaning_of_true(attend) == "may attend" else ~mask
-    output = attend(query, key, value, mask=mask)
+    output = attend(*given.values(), mask=mask)
     output.sum().backward()
-    return output[0, 0, 0].detach(), query.grad[0, 0, 0]
+    return output[0, 0, 0].detach(), {name: tensor.grad for name, tensor in given.items()}
 
 
 def empty_row(attend: Attend) -> str:
@@ -138,12 +138,13 @@ def empty_row(attend: Attend) -> str:
     return constant.get(float(output[0]), "a mean") if output.std() == 0 else "a mean"
 
 
-def empty_gradient(attend: Attend) -> str:
-    """The gradient that the query of an empty row gets."""
-    _, gradient = _with_empty_row(attend)
-    if gradient.isnan().any():
-        return "NaN"
-    return "zeros" if not gradient.any() else "not zero"
+def empty_gradients(attend: Attend) -> str:
+    """Which gradients an empty row spoils; if none, what its query gets."""
+    _, gradients = _with_empty_row(attend)
+    spoiled = [name for name, gradient in gradients.items() if gradient.isnan().any()]
+    if spoiled:
+        return "NaN: " + ", ".join(spoiled)
+    return "finite, zero for its query" if not gradients["query"][0, 0, 0].any() else "finite"
 
 
 SHAPES = {
@@ -175,7 +176,7 @@ QUESTIONS: dict[str, Callable[[Attend], str]] = {
     "float mask": partial(accepts, torch.float32),
     "uint8 mask": partial(accepts, torch.uint8),
     "output of an empty row": empty_row,
-    "gradient of its query": empty_gradient,
+    "gradients with an empty row": empty_gradients,
     "mask shapes taken": shapes_taken,
 }
 

@@ -200,6 +200,8 @@ def _top_left(mask: Tensor) -> Pattern | None:
 
 
 def _strict(mask: Tensor) -> Pattern | None:
+    if mask.shape[0] == 1:
+        return None
     if torch.equal(mask, offsets(*mask.shape) > 0):
         return Pattern("causal without the diagonal", "A query sees the past, not its own place.")
     if torch.equal(mask, offsets(*mask.shape) < 0):
@@ -223,10 +225,10 @@ def _window(mask: Tensor) -> Pattern | None:
 def _padding(mask: Tensor) -> Pattern | None:
     if not torch.equal(mask, mask[:1].expand_as(mask)):
         return None
-    keys = _ranges(mask[0])
+    sentence = f"Every query sees {int(mask[0].sum())} of {mask.shape[1]} keys: {_ranges(mask[0])}."
     if not mask[0, 0] and mask[0].int().diff().ge(0).all():
-        return Pattern("the last keys", f"Every query sees keys {keys} of {mask.shape[1]}.")
-    return Pattern("padding", f"Every query sees keys {keys} of {mask.shape[1]}.")
+        return Pattern("the last keys", sentence)
+    return Pattern("padding", sentence)
 
 
 def _transposed(mask: Tensor) -> Pattern | None:
@@ -292,7 +294,7 @@ def _ranges(kept: Tensor) -> str:
 # Masks that people mean. If the opposite of a mask is one of these, it was probably inverted.
 MEANT = {
     "causal", "causal window", "window", "documents", "causal documents", "causal and padding",
-    "prefix",
+    "prefix", "causal without the diagonal",
 }  # fmt: skip
 
 
@@ -324,7 +326,7 @@ def warnings_of(mask: Bool[Tensor, "L S"], rows: tuple[str, ...]) -> list[str]:
             f"aligned top-left although {length} queries meet {keys} keys: "
             f"the last query sees {min(length, keys)} of them"
         )
-    if _looks_inverted(mask):
+    if _looks_inverted(mask, kind):
         opposite = recognize(~mask).kind
         found.append(f"looks inverted: its opposite is {opposite}; True must mean may attend")
     elif kind == "the last keys":
@@ -347,11 +349,8 @@ def warnings_of(mask: Bool[Tensor, "L S"], rows: tuple[str, ...]) -> list[str]:
     return found
 
 
-def _looks_inverted(mask: Tensor) -> bool:
-    length, keys = mask.shape
-    if length == 1 or not mask.any() or mask.diagonal(keys - length).any():
-        return False
-    return recognize(~mask).kind in MEANT
+def _looks_inverted(mask: Tensor, kind: str) -> bool:
+    return kind in ("irregular", "the future") and recognize(~mask).kind in MEANT
 
 
 # --- Drawing --------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ TENS = {
 }  # fmt: skip
 SENTENCES = [[unit, "und", ten, "=", TENS[ten], UNITS[unit], "."] for unit in UNITS for ten in TENS]
 WORDS = ["und", "=", ".", *UNITS, *TENS, *UNITS.values(), *TENS.values()]
+LR = 0.1
 GIVEN = 4  # "vier und zwanzig =" is given, "twenty four ." is to be found
 FLOOR = math.log(len(TENS)) / 6  # one of six next words is a free choice among the tens
 
@@ -82,11 +83,11 @@ def translate(predict, rows: Int[Tensor, "N L"]) -> Int[Tensor, "N L"]:
     return written
 
 
-def train(causal: bool, *, steps: int = 150, seed: int = 0) -> tuple[Predictor, float]:
+def train(causal: bool, *, steps: int = 300, seed: int = 0) -> tuple[Predictor, float]:
     """Train a predictor on all sentences; return it and its last loss."""
     torch.manual_seed(seed)
     model, rows = Predictor(causal), sentences()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     for _ in range(steps):
         loss = teacher_forced_loss(model, rows)
         optimizer.zero_grad()

@@ -375,7 +375,7 @@ def settle(values: Any, decimals: int) -> np.ndarray | np.float64:
     """
     unit = 10.0**decimals
     steps = np.floor(np.asarray(values, dtype=np.float64) * unit + 0.5123)
-    return np.round(steps / unit, decimals) + 0.0  # + 0.0: no negative zero
+    return np.round(steps / unit, decimals)
 
 
 def sensible_decimals(values: np.ndarray) -> int:

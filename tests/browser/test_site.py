@@ -124,7 +124,7 @@ def too_wide(page) -> list[str]:
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(
-            f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'", timeout=2000
+            f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'", timeout=20_000
         )
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})

@@ -10,6 +10,7 @@ wrong answer on every case, that is the mistake.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -214,7 +215,8 @@ class Run:
         function = self.spec.build(self.candidate, given)
         placed = [given[name] for name in self.spec.required]
         named = {n: a for n, a in given.items() if n not in self.spec.required and a is not None}
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
             torch.manual_seed(0)
             return function(*placed, **named)
 

@@ -124,30 +124,30 @@ SOFTMAX_CHECKS = (
 )
 
 
-def exponentials_that_overflow(scores, *, temperature=1.0):  # noqa: D103
+def exponentials_that_overflow(scores, *, temperature=1.0):
     exponentials = (scores / temperature).exp()
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
-def the_maximum_of_the_batch(scores, *, temperature=1.0):  # noqa: D103
+def the_maximum_of_the_batch(scores, *, temperature=1.0):
     top = scores.max() if scores.numel() else 0.0
     exponentials = ((scores - top) / temperature).exp()
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
-def no_exponentials(scores, *, temperature=1.0):  # noqa: D103
+def no_exponentials(scores, *, temperature=1.0):
     return (scores / temperature) / (scores / temperature).sum(-1, keepdim=True)
 
 
-def the_first_axis(scores, *, temperature=1.0):  # noqa: D103
+def the_first_axis(scores, *, temperature=1.0):
     return (scores / temperature).softmax(0)
 
 
-def the_temperature_after(scores, *, temperature=1.0):  # noqa: D103
+def the_temperature_after(scores, *, temperature=1.0):
     return scores.softmax(-1) / temperature
 
 
-def the_temperature_multiplied(scores, *, temperature=1.0):  # noqa: D103
+def the_temperature_multiplied(scores, *, temperature=1.0):
     return (scores * temperature).softmax(-1)
 
 
@@ -266,15 +266,15 @@ JACOBIAN_CHECKS = (
 )
 
 
-def only_the_diagonal(weights):  # noqa: D103
+def only_the_diagonal(weights):
     return torch.diag_embed(weights * (1 - weights))
 
 
-def the_sign_of_the_others(weights):  # noqa: D103
+def the_sign_of_the_others(weights):
     return torch.diag_embed(weights) + weights[..., :, None] * weights[..., None, :]
 
 
-def the_square_forgotten(weights):  # noqa: D103
+def the_square_forgotten(weights):
     others = 1 - torch.eye(weights.shape[-1], dtype=weights.dtype)
     return torch.diag_embed(weights) - others * weights[..., :, None] * weights[..., None, :]
 
@@ -375,15 +375,15 @@ SCORE_CHECKS = (
 )
 
 
-def scaled_after_the_product(query, key, *, scale=None):  # noqa: D103
+def scaled_after_the_product(query, key, *, scale=None):
     return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
 
 
-def divided_by_d(query, key, *, scale=None):  # noqa: D103
+def divided_by_d(query, key, *, scale=None):
     return (query * (1 / query.shape[-1] if scale is None else scale)) @ key.mT
 
 
-def the_number_of_keys(query, key, *, scale=None):  # noqa: D103
+def the_number_of_keys(query, key, *, scale=None):
     turned = key.mT
     keys = max(turned.shape[-1], 1)
     return (query * (keys**-0.5 if scale is None else scale)) @ turned

@@ -1,0 +1,92 @@
+"""The exercises of chapter 4: a right answer passes in time, the usual mistakes are named."""
+
+import math
+import time
+
+import pytest
+import torch
+
+from spec_tools import assert_spec_is_sound
+from tested_transformer.exercises import check
+from tested_transformer.exercises.ch04 import EXERCISES, ON_TRIAL
+
+
+def causal(num_queries, num_keys):
+    return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
+
+
+def padding(tokens, pad_id):
+    return (tokens != pad_id)[:, None, None, :]
+
+
+def softmax(scores, allowed):
+    if allowed is None:
+        return torch.softmax(scores, -1)
+    empty = ~allowed.any(-1, keepdim=True)
+    scores = torch.where(allowed | empty, scores, -math.inf)
+    return torch.where(empty, torch.zeros_like(scores), torch.softmax(scores, -1))
+
+
+def document_causal(document_ids):
+    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+    return same.tril()
+
+
+def to_multihead(allowed, num_heads):
+    return (~allowed).expand(-1, num_heads, -1, -1).flatten(0, 1)
+
+
+def is_causal(attention):
+    x = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for place in range(1, 8):
+        changed = x.clone()
+        changed[place:] += 1
+        before, after = attention(x, x, x), attention(changed, changed, changed)
+        if not torch.allclose(before[:place], after[:place], atol=1e-12):
+            return False
+    return True
+
+
+SOLUTIONS = {
+    "ch04.causal_mask": causal,
+    "ch04.padding_mask": padding,
+    "ch04.masked_softmax": softmax,
+    "ch04.document_causal": document_causal,
+    "ch04.to_multihead": to_multihead,
+    "ch04.is_causal": is_causal,
+}
+
+
+def test_every_exercise_has_a_solution_here():
+    assert [spec.name for spec in EXERCISES] == list(SOLUTIONS)
+    assert all(spec.points > 0 for spec in EXERCISES)
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_right_answer_passes_in_time(name):
+    check(name, SOLUTIONS[name])  # the reference's answers are remembered
+    start = time.perf_counter()
+    verdict = check(name, SOLUTIONS[name])
+    assert verdict.passed, verdict
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("spec", EXERCISES, ids=lambda spec: spec.name)
+def test_mistakes_are_named(spec):
+    assert len(spec.mutants) >= 2
+    assert_spec_is_sound(spec)
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_unwritten_answer_is_no_mistake(name):
+    assert "not written yet" in repr(check(name, lambda *arguments: ...))
+
+
+def test_what_is_on_trial_leaks_or_not_as_it_says():
+    """By gradients: does an output depend on a later token?"""
+    for attention in ON_TRIAL:
+        x = torch.randn(8, 3, dtype=torch.float64)
+        jacobian = torch.autograd.functional.jacobian(lambda t: attention(t, t, t).sum(-1), x)  # noqa: B023
+        future = jacobian.sum(-1).triu(1)
+        assert (bool(future.isnan().any()) or bool(future.abs().max() > 1e-12)) == attention.leaks
+        assert str(attention) in {each.name for each in ON_TRIAL}
