@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from tested_transformer import BackendError, attention
 
 pytestmark = pytest.mark.plain_types

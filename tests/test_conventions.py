@@ -25,15 +25,15 @@ def test_alignment(answers):
     row = answers["causal flag, 1 query and 4 keys"]
     assert row[OURS] == "bottom-right (4 of 4 keys)"
     assert row[SDPA] == "top-left (1 of 4 keys)"
-    assert "mask wins" in row[WITH]
-    assert "flag wins, top-left" in row[WITHOUT]
+    assert row[WITH] == "alone refused; beside a right mask bottom-right (4 of 4 keys)"
+    assert row[WITHOUT] == "alone refused; beside a right mask top-left (1 of 4 keys)"
 
 
 def test_dtypes(answers):
     assert set(answers["boolean mask"].values()) == {"taken"}
     row = answers["float mask"]
     assert {name for name in row if row[name] == "added to the scores"} == {SDPA, WITH, WITHOUT}
-    assert all(cell.startswith("refused") for cell in answers["uint8 mask"].values())
+    assert set(answers["uint8 mask"].values()) == {"refused"}
 
 
 def test_empty_rows(answers):
@@ -46,8 +46,8 @@ def test_empty_rows(answers):
 
 def test_shapes(answers):
     row = answers["mask shapes taken"]
-    assert "(B, S)" not in ", ".join(row.values())
-    assert row[WITH] == row[WITHOUT] == "(L, S), (B H, L, S)"
+    assert "B S" not in ", ".join(row.values())
+    assert row[WITH] == row[WITHOUT] == "L S, (B H) L S"
     assert row[SDPA] == row[OURS]
 
 
@@ -57,15 +57,18 @@ def test_the_table_in_markdown():
     assert len({line.count(" | ") for line in lines[2:]}) == 1
 
 
-def test_a_leaking_predictor_learns_to_copy_and_can_not_translate():
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_leaking_predictor_learns_to_copy_and_can_not_translate(seed):
     rows = leak.sentences()
-    model, loss = leak.train(causal=False)
-    assert loss < leak.FLOOR / 100
+    model, loss = leak.train(causal=False, seed=seed)
+    assert loss < leak.FLOOR / 30
     assert leak.teacher_forced_accuracy(model, rows) == 1
     assert not (leak.translate(model, rows) == rows).all(1).any()
     assert (model.weights().diagonal(1) > 0.9).all()
 
 
+@pytest.mark.slow
 def test_a_causal_predictor_stays_above_the_floor_and_translates():
     rows = leak.sentences()
     model, loss = leak.train(causal=True)

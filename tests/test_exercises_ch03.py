@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from spec_tools import assert_spec_is_sound
 from tested_transformer import check
 from tested_transformer.exercises.ch03 import EXERCISES
 from tested_transformer.specs import judge
@@ -64,7 +63,6 @@ def test_exercise(spec):
         assert not verdict.skipped
     assert spec.chapter == 3
     assert spec.points > 0
-    assert_spec_is_sound(spec)
 
 
 def test_unwritten_and_unreadable_answers():

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+
 from tested_transformer import BackendError, attention, check, pitfall
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.specs import SPECS, Case, Spec, judge
@@ -194,7 +195,10 @@ def test_the_ruler_is_short(seed):
 def test_a_seed_changes_the_numbers_and_nothing_else():
     first, again, other = ATTENTION.cases(0), ATTENTION.cases(0), ATTENTION.cases(1)
     assert [c.label for c in first] == [c.label for c in other]
-    same = [np.array_equal(a.arguments["query"], b.arguments["query"]) for a, b in zip(first, again, strict=True)]
+    same = [
+        np.array_equal(a.arguments["query"], b.arguments["query"])
+        for a, b in zip(first, again, strict=True)
+    ]
     assert all(same)
     assert not np.array_equal(first[0].arguments["query"], other[0].arguments["query"])
 
@@ -240,7 +244,7 @@ def test_bad_input_gets_a_clear_error():
     with pytest.raises(TypeError, match="candidate: expected a function or a module, got int"):
         judge(NARROW, 3)
     with pytest.raises(ValueError, match=r"name: expected an exercise, such as .*ch01.attention"):
-        check("ch01.atention", right)
+        check("ch01.attend", right)
     with pytest.raises(TypeError, match="name: expected the name of an exercise, got function"):
         check(right, "ch01.attention")
     with pytest.raises(ValueError, match="name: expected one of .*no scale.*, got 'no mask'"):

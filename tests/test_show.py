@@ -121,6 +121,7 @@ def is_subsequence(lines: list[str], longer: list[str]) -> bool:
     return all(line in rest for line in lines)
 
 
+@pytest.mark.slow
 def test_every_object_of_the_package_is_shown_as_it_runs():
     shown = 0
     for thing in package_objects():

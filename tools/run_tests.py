@@ -70,7 +70,9 @@ class Step:
 def shapes_checked() -> str:
     """Give pytest's option that checks the shapes in the signatures of the package."""
     package = ROOT / "code" / "tested_transformer"
-    names = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")]
+    names = [
+        path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("*.py")
+    ]
     modules = sorted(
         ".".join(name) for name in names if name[-1] != "__init__" and name[1] not in UNCHECKED
     )
@@ -79,18 +81,19 @@ def shapes_checked() -> str:
 
 def steps(fast: bool) -> list[Step]:
     """List the steps in the order in which a mistake is cheapest to hear of."""
-    slow = " and not slow" if fast else ""
     tests = [
         Step("lint", ["-m", "ruff", "check", "."]),
         Step("format", ["-m", "ruff", "format", "--check", "."]),
         Step("spelling", ["-m", "codespell_lib"]),
         Step("doctests", [*PYTEST, "--doctest-modules", "code"]),
-        Step("unit tests, shapes checked",
-             [*PYTEST, *TWO, *UNIT, shapes_checked(), "-m", f"not plain_types{slow}"]),
-        Step("unit tests, plain types", [*PYTEST, *UNIT, "-m", f"plain_types{slow}"]),
-    ]  # fmt: skip
+    ]
     if fast:
-        return tests
+        return [*tests, Step("unit tests", [*PYTEST, *TWO, *UNIT, "-m", "not slow"])]
+    tests += [
+        Step("unit tests, shapes checked",
+             [*PYTEST, *TWO, *UNIT, shapes_checked(), "-m", "not plain_types"]),
+        Step("unit tests, plain types", [*PYTEST, *UNIT, "-m", "plain_types"]),
+    ]  # fmt: skip
     return [
         *tests,
         Step("chapters", [*PYTEST, *TWO, "--dist", "loadfile", *NBVAL, "chapters"]),

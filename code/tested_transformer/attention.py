@@ -27,7 +27,9 @@ def attention(
     dropout_p: float = 0.0,
     return_weights: bool = False,
     backend: str = "auto",
-) -> Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L S"]]:
+) -> (
+    Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L S"]]
+):
     """Look up values: each query takes the mean of the values, weighted by how well its keys match.
 
     output = softmax(query key^T x scale + bias, over the allowed keys) value

@@ -170,5 +170,3 @@ def _check_slopes(slopes: Tensor, query: Tensor) -> None:
 def _same_device(name: str, tensor: Tensor, query: Tensor) -> None:
     if tensor.device != query.device:
         raise complain(ValueError, name, tensor.device, f"query's device {query.device}")
-
-

@@ -67,7 +67,7 @@ def window_mask(
 
     Shapes: (L, S); num_keys defaults to num_queries.
     Raises: ValueError if window < 1.
-    Source: Beltagy et al. 2020, section 3.1.
+    Source: Beltagy et al. 2020, section 3.1, where w counts both sides together (w / 2 on each).
 
     >>> window_mask(4, window=2).int().tolist()
     [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]

@@ -7,8 +7,6 @@ how float64 itself is judged.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 
@@ -82,7 +80,9 @@ def attention(
     """
     query, key, value = _wide(query), _wide(key), _wide(value)
     shape = (*query.shape[:-1], key.shape[-2])  # *batch L S
-    scale = 1 / query.dtype.type(query.shape[-1]) ** query.dtype.type(0.5) if scale is None else scale
+    scale = (
+        1 / query.dtype.type(query.shape[-1]) ** query.dtype.type(0.5) if scale is None else scale
+    )
     mask = np.broadcast_to(True if mask is None else mask, shape)
     bias = np.broadcast_to(_wide(0.0 if bias is None else bias), shape)
     scores = np.full(shape, -np.inf, dtype=query.dtype)

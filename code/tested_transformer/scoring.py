@@ -175,7 +175,7 @@ def attend(
     scores: Float[Tensor, "*batch L S"],
     value: Float[Tensor, "*batch S dv"],
     *,
-    allowed: Bool[Tensor, ...] | None = None,
+    allowed: Bool[Tensor, "..."] | None = None,
     dropout_p: float = 0.0,
     return_weights: bool = False,
 ) -> (
@@ -248,7 +248,7 @@ class AdditiveAttention(nn.Module):
         value: Float[Tensor, "B S dv"],
         *,
         key_lengths: Int[Tensor, "B ..."] | None = None,
-        mask: Bool[Tensor, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
@@ -285,7 +285,7 @@ class BilinearAttention(nn.Module):
         value: Float[Tensor, "B S dv"],
         *,
         key_lengths: Int[Tensor, "B ..."] | None = None,
-        mask: Bool[Tensor, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
@@ -301,8 +301,8 @@ class BilinearAttention(nn.Module):
 def visible(
     scores: Float[Tensor, "B L S"],
     key_lengths: Int[Tensor, "B ..."] | None = None,
-    mask: Bool[Tensor, ...] | None = None,
-) -> Bool[Tensor, ...] | None:
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Bool[Tensor, "..."] | None:
     """What mask and key lengths leave visible, as one mask; None if nothing is hidden.
 
     Shapes: key_lengths (B) or (B, L), mask (L, S) or (B, L, S) -> broadcastable to (B, L, S).
@@ -332,7 +332,7 @@ def hard_attention(
     *,
     sample: bool = False,
     generator: torch.Generator | None = None,
-    allowed: Bool[Tensor, ...] | None = None,
+    allowed: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "*batch L dv"], Int[Tensor, "*batch L"]]:
     """Hard attention: each query takes one value, the best or one drawn by the scores' softmax.
 
@@ -375,7 +375,7 @@ def reinforce_loss(
     cost: Float[Tensor, "*batch L"],
     *,
     baseline: float | Float[Tensor, "*batch L"] = 0.0,
-    allowed: Bool[Tensor, ...] | None = None,
+    allowed: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch L"]:
     """A loss that equals the cost, and whose gradient is right on average over the choices.
 
@@ -457,7 +457,7 @@ def local_weights(
     half_width: int,
     *,
     gaussian: bool = False,
-    allowed: Bool[Tensor, ...] | None = None,
+    allowed: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch L S"]:
     """Local attention: a softmax over a window around each query's center.
 

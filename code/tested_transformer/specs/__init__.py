@@ -4,11 +4,22 @@ from ..errors import complain
 from .attention import ATTENTION
 from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
 from .masks import MASK_SPECS
-from .self_attention import SELF_ATTENTION
 from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring import SCORING
+from .self_attention import SELF_ATTENTION
 
-SPECS = {spec.name: spec for spec in (ATTENTION, SELF_ATTENTION, SOFTMAX, SOFTMAX_JACOBIAN, SCALED_SCORES, *SCORING, *MASK_SPECS)}
+SPECS = {
+    spec.name: spec
+    for spec in (
+        ATTENTION,
+        SELF_ATTENTION,
+        SOFTMAX,
+        SOFTMAX_JACOBIAN,
+        SCALED_SCORES,
+        *SCORING,
+        *MASK_SPECS,
+    )
+}
 
 
 def pitfall(name: str) -> Mutant:
@@ -22,4 +33,15 @@ def pitfall(name: str) -> Mutant:
     return every[name]
 
 
-__all__ = ["SPECS", "Case", "Check", "Mutant", "Problem", "Run", "Spec", "Verdict", "judge", "pitfall"]
+__all__ = [
+    "SPECS",
+    "Case",
+    "Check",
+    "Mutant",
+    "Problem",
+    "Run",
+    "Spec",
+    "Verdict",
+    "judge",
+    "pitfall",
+]

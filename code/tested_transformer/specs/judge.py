@@ -116,7 +116,9 @@ class Spec:
     checks: Sequence[Check]
     mutants: Sequence[Mutant] = ()
     ruler: Callable[..., Any] | None = None
-    build: Callable[[Any, dict[str, Any]], Callable[..., Any]] = lambda candidate, arguments: candidate
+    build: Callable[[Any, dict[str, Any]], Callable[..., Any]] = lambda candidate, arguments: (
+        candidate
+    )
     read: Callable[[Any, dict[str, Any]], Any] = lambda answer, arguments: answer
     chapter: int = 0
     points: int = 0
@@ -134,7 +136,9 @@ class Spec:
         if self.ruler is not None:
             arguments = case.tensors()
             plain = as_array(self.read(self.ruler(**arguments), arguments))
-            error = float(np.max(np.abs(plain - expected), initial=0.0, where=np.isfinite(expected)))
+            error = float(
+                np.max(np.abs(plain - expected), initial=0.0, where=np.isfinite(expected))
+            )
         return 2 * error + 4 * torch.finfo(case.dtype).eps * largest
 
 
@@ -162,7 +166,9 @@ class Run:
 
     def refuses(self, case: Case) -> str | None:
         """Why the case does not apply to this candidate, or None if it does."""
-        extra = [n for n, a in case.arguments.items() if n not in self.spec.required and a is not None]
+        extra = [
+            n for n, a in case.arguments.items() if n not in self.spec.required and a is not None
+        ]
         takes = _keywords(self.candidate)
         missing = [name for name in extra if takes is not None and name not in takes]
         if missing:
@@ -297,7 +303,9 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     reasons = {case: run.refuses(case) for case in every}
     cases = [case for case in every if reasons[case] is None]
     if not cases:
-        raise complain(TypeError, "candidate", f"one that {reasons[every[0]]}", "one that serves a case")
+        raise complain(
+            TypeError, "candidate", f"one that {reasons[every[0]]}", "one that serves a case"
+        )
     skipped = {
         check.name: next((reasons[case] for case in every if check.concerns(case)), "no case")
         for check in spec.checks
