@@ -1,6 +1,8 @@
-"""What this book changes in Sphinx: no request to another host, figures numbered by chapter, plain docstrings."""
+"""What this book changes in Sphinx: no request to another host, figures numbered by chapter, folds by name."""
 
 import re
+
+from myst_nb.sphinx_ import HideCodeCellNode
 
 
 def drop_thebe(app, pagename, templatename, context, doctree):
@@ -81,11 +83,19 @@ def _render(block):
     return [f"- {_escape(item)}" for item in items]
 
 
+def name_folds(app, doctree, docname):
+    """Say what is behind a fold. A cell that is folded whole is a solution; else it is code or output."""
+    for fold in doctree.findall(HideCodeCellNode):
+        behind = FOLDS[fold["prompt_show"].rpartition(" ")[2]]
+        fold["prompt_show"], fold["prompt_hide"] = f"Show {behind}", f"Hide {behind}"
+
+
 def short_defaults(app, what, name, obj, options, signature, returns):
     """Write ... for a default without a source form, which Sphinx could not read back."""
     return re.sub(r"<(function|factory)[^>]*>+", "...", signature or ""), returns
 
 
+FOLDS = {"content": "the solution", "source": "the code", "outputs": "the output", "output": "the output"}
 SECTION = re.compile(r"(Shapes|Returns|Raises|Source|Example|Note):(?=\s|$)")
 ITEM = re.compile(r" +[A-Za-z_][\w, ]*: ")
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``[^`]+``|`[^`]+`)")
@@ -103,6 +113,7 @@ def setup(app):
     """Register the hooks."""
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("env-check-consistency", number_by_chapter)
+    app.connect("doctree-resolved", name_folds)
     app.connect("autodoc-process-docstring", read_plain)
     app.connect("autodoc-process-signature", short_defaults)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
