@@ -103,7 +103,9 @@ def test_gallery_of_an_exception_and_of_a_mistake_without_code():
     unseen = mutant(name="b", candidate=None, rejected_by="gallery only: no call shows it")
     page = generate.gallery({"attention": spec(raises, unseen)}, [])
     assert "`RuntimeError`, which it raises when the judge of `attention` calls it." in page
-    assert "Gallery only: no call shows it." in page
+    assert "gallery only: no call shows it." in page
+    assert "2 mistakes" in page
+    assert "1 of them are small wrong implementations" in page
     assert page.count("The wrong code") == 1
 
 

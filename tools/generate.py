@@ -43,11 +43,17 @@ def gallery(specs: dict, paths: list[Path]) -> str:
     if twice:
         raise ValueError(f"two mutants share a name, and so an anchor: {', '.join(twice)}")
     files = {number(path): path for path in paths}
+    every = [mutant for pairs in by_chapter.values() for _, mutant in pairs]
+    made = sum(mutant.seen == "made for this book" for mutant in every)
+    running = sum(mutant.candidate is not None for mutant in every)
     page = [
         "# The pitfall gallery",
-        f"{len(names)} famous mistakes. Each is a small wrong implementation in the package, and the "
-        "tests prove that the check named here rejects it. When your own function fails an "
-        "exercise, it is compared with the mistakes of that exercise.",
+        f"{len(names)} mistakes: {len(names) - made} seen in public, with the place, and {made} made for this "
+        f"book because the checks must tell them apart. {running} of them are small wrong implementations in "
+        "the package, and the tests prove that the check named here rejects each. When your own function "
+        "fails an exercise, it is compared with the mistakes of that exercise.",
+        "*Seen in* names a project and its issue, or the **source notes**: the Chinese study notes from "
+        "which this book grew, as file and line (001:644 is line 644 of file 001).",
     ]
     for chapter in sorted(by_chapter):
         title = link(files[chapter]) if chapter in files else f"Chapter {chapter}"
@@ -100,13 +106,11 @@ def _anchor(name: str) -> str:
 
 
 def _title(name: str) -> str:
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    return name if re.search(r"\W\w*[.(_]|^\w+[.(_]", name) else name[:1].upper() + name[1:]
 
 
 def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    text = text[:1].upper() + text[1:]
+    text = " ".join(text.split())  # not capitalized: it may begin with code or a project's name
     return text if text.endswith((".", "!", "?")) else text + "."
 
 

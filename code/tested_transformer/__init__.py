@@ -57,7 +57,7 @@ API = {
     ],
     "scaling": [
         "softmax", "softmax_jacobian", "entropy", "perplexity", "score_gap", "scaled_scores",
-        "fold_scale", "score_statistics",
+        "fold_scale", "score_statistics", "ScoreStatistics",
     ],
     "masks": [
         "padding_mask", "padding_mask_from_tokens", "causal_mask", "window_mask", "prefix_mask",

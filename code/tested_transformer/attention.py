@@ -30,7 +30,7 @@ def attention(
 ) -> (
     Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L S"]]
 ):
-    """Look up values: each query takes the mean of the values, weighted by how well its keys match.
+    """Look up values: each query takes the mean of the values, weighted by how well each key matches.
 
     output = softmax(query key^T x scale + bias, over the allowed keys) value
 

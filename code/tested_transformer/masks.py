@@ -45,6 +45,7 @@ def causal_mask(
     last L of S positions. If L > S the first L - S rows are empty.
 
     Shapes: (L, S); num_keys defaults to num_queries.
+    Raises: TypeError for sizes that are no whole numbers, ValueError for negative ones.
     Source: Vaswani et al. 2017, section 3.2.3.
 
     >>> causal_mask(2, 4).int().tolist()
@@ -85,6 +86,7 @@ def padding_mask(
     Shapes: lengths (B) -> (B, 1, 1, S), to combine with scores (B, H, L, S); with heads=False
     (B, 1, S), for scores (B, L, S).
     Raises: TypeError if lengths are not integers; ValueError if one is negative or above num_keys.
+    Source: chapter 4.
 
     >>> padding_mask(torch.tensor([2, 3]), 4, heads=False).int().tolist()
     [[[1, 1, 0, 0]], [[1, 1, 1, 0]]]
@@ -105,6 +107,7 @@ def padding_mask_from_tokens(
 
     Shapes: tokens (B, S) -> (B, 1, 1, S); with heads=False (B, 1, S).
     Raises: TypeError if tokens are not integers; ValueError if their rank is not 2.
+    Source: chapter 4.
     """
     need_integer_tensor("tokens", tokens)
     need_rank("tokens", tokens, 2)
@@ -141,6 +144,7 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
 
     Shapes: each rank 2 (L S) or all others of one common rank, broadcastable.
     Raises: TypeError if a mask is not boolean; ValueError if ranks or shapes do not fit.
+    Source: chapter 4.
     """
     combined = None
     for number, mask in enumerate(masks):
@@ -173,6 +177,7 @@ def masked_softmax(
 
     Shapes: scores (*batch, L, S), allowed of rank 2 or of the scores' rank, broadcastable.
     Raises: TypeError for a mask that is not boolean; ValueError for one that does not fit.
+    Source: Vaswani et al. 2017, section 3.2.3, for -inf before the softmax; empty rows: chapter 4.
     """
     need_float_tensor("scores", scores)
     if allowed is None:

@@ -78,6 +78,7 @@ def perplexity(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
 
     Shapes: (*batch, S) -> (*batch).
     Raises: as softmax_jacobian.
+    Source: the exponential of Shannon's entropy (1948).
 
     >>> perplexity(torch.tensor([0.25, 0.25, 0.25, 0.25])).item()
     4.0
@@ -88,7 +89,9 @@ def perplexity(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
 def score_gap(weight: float, num_keys: int) -> float:
     """How far the winner's score must lie above num_keys - 1 equal losers to get this weight.
 
+    Shapes: numbers in, a number out.
     Raises: TypeError for what is no number; ValueError unless 0 < weight < 1 and num_keys >= 2.
+    Source: the softmax solved for the score: ln(w / (1 - w)) + ln(num_keys - 1); chapter 3.
 
     >>> round(score_gap(0.9, 10), 2)
     4.39
@@ -152,7 +155,7 @@ class ScoreStatistics:
     scores: Float[Tensor, "N S"]  # scaled
     top_weight: Float[Tensor, " N"]
     perplexity: Float[Tensor, " N"]
-    score_gradient: Float[Tensor, " N"]  # its norm, by the scaled scores
+    score_gradient: Float[Tensor, " N"]  # its norm, with respect to the scaled scores
     query_gradient: Float[Tensor, " N"]  # its norm
 
 
@@ -171,6 +174,7 @@ def score_statistics(
 
     Shapes: N = num_queries, S = num_keys; scale defaults to 1 / sqrt(d_head).
     Raises: TypeError and ValueError for counts below 1 and a scale that is not finite.
+    Source: the experiment of chapter 3.
     """
     for name, count in (("d_head", d_head), ("num_keys", num_keys), ("num_queries", num_queries)):
         need_count(name, count)

@@ -105,8 +105,15 @@ class Mutant:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """What is right for one idea. See the module for the parts; `ruler` is the plain formula in
-    torch, whose own rounding error in a dtype sets the tolerance there."""
+    """What is right for one idea.
+
+    required: the arguments that every candidate takes, in order; a case may have others by name.
+    reference: the slow truth, on NumPy arrays. ruler: the plain formula in torch, whose own rounding
+    error in a dtype sets the tolerance there. cases: a seed -> the calls, from small to large.
+    checks: in order, properties first. mutants: the famous mistakes. build: turns a candidate into a
+    function of the arguments (a module class gets the weights of the case). read: turns the answer
+    into one array.
+    """
 
     name: str
     statement: str
@@ -257,7 +264,12 @@ def _same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge found. Printed, it is what a reader sees."""
+    """What the judge found. Printed, it is what a reader sees; as a condition, whether it passed.
+
+    failed, why, case, problem, error: the first check that failed, its explanation, the smallest case
+    on which it did, what was expected and came, and the exception if there was one. mistake: the
+    famous mistake that explains every case, or None. skipped: checks that do not apply, and why.
+    """
 
     spec: Spec
     passed: bool = False
@@ -290,6 +302,9 @@ class Verdict:
 
 def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     """Decide whether the candidate is what the Spec asks for.
+
+    The candidate is a function, or what the Spec's `build` takes. Nothing that it does is raised: an
+    exception inside it is part of the Verdict. The seed draws other cases of the same shapes.
 
     Raises: TypeError if `spec` is no Spec or the candidate can not be called.
     """
