@@ -36,12 +36,18 @@ def fold(weight, bias, num_heads):
 
 
 def temperature(scores, target):
-    low, high = 1e-4, 1e4
+    def seen(divisor):
+        weights = torch.softmax(scores / divisor, 0)
+        return math.exp(-sum(p * math.log(p) for p in weights.tolist() if p > 0))
+
+    low = high = 1.0
+    while seen(low) >= target:
+        low /= 4
+    while seen(high) <= target:
+        high *= 4
     while high / low > 1 + 1e-9:
         middle = (low * high) ** 0.5
-        weights = torch.softmax(scores / middle, 0)
-        seen = math.exp(-sum(p * math.log(p) for p in weights.tolist() if p > 0))
-        low, high = (middle, high) if seen < target else (low, middle)
+        low, high = (middle, high) if seen(middle) < target else (low, middle)
     return torch.tensor(low)
 
 

@@ -175,7 +175,7 @@ def document_mask(document_ids):
 
 
 def softmax_jacobian(scores):
-    """Entry (i, j) is the derivative of weight i by score j: p_i (1 - p_i), or -p_i p_j."""
+    """Entry (i, j) is the derivative of weight i with respect to score j: p_i (1 - p_i), or -p_i p_j."""
     p = softmax(scores)
     jacobian = np.zeros((len(p), len(p)), dtype=p.dtype)
     for i, j in np.ndindex(jacobian.shape):

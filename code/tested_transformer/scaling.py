@@ -47,7 +47,7 @@ def softmax(
 
 
 def softmax_jacobian(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch S S"]:
-    """How each weight answers to each score: entry (i, j) is the derivative of p_i by score j.
+    """How each weight answers to each score: entry (i, j) is the derivative of p_i with respect to score j.
 
     diag(p) - p p^T: it needs the weights only, not the scores that made them.
 

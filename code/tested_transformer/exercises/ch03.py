@@ -91,8 +91,8 @@ def _constant_gradient(run: Run, case: Case) -> Problem | None:
 
 SOFTMAX_BACKWARD = Spec(
     name="ch03.softmax_backward",
-    statement="softmax_backward(weights, gradient): the gradient by the scores, from the softmax's "
-    "weights and the gradient by these weights, without forming the (S, S) Jacobian. "
+    statement="softmax_backward(weights, gradient): the gradient with respect to the scores, from the "
+    "softmax's weights and the gradient with respect to them, without forming the (S, S) Jacobian. "
     "(*batch, S), (*batch, S) -> (*batch, S)",
     required=("weights", "gradient"),
     reference=_backward_reference,
@@ -325,8 +325,14 @@ FOLD = Spec(
 # --- The temperature that gives a target ----------------------------------------------------------
 
 
-def _search(seen, target: float, low: float = 1e-3, high: float = 1e3) -> float:
-    """The temperature at which the growing function `seen` reaches the target, by halving."""
+def _search(seen, target: float, scores: Tensor) -> float:
+    """The temperature at which the growing function `seen` reaches the target, by halving.
+
+    At a hundredth of the gap between the two best scores one key is seen, at a thousand times their
+    range all keys are.
+    """
+    best, second = scores.topk(2).values.tolist()
+    low, high = (best - second) / 100, 1000 * (best - scores.min().item())
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if seen(middle) < target else (low, middle)
@@ -339,19 +345,19 @@ def _weights(scores: Tensor, temperature: float) -> Tensor:
 
 def right_temperature(scores: Tensor, target: float) -> float:
     """The ruler of ch03.temperature."""
-    return _search(lambda t: perplexity(_weights(scores, t)).item(), target)
+    return _search(lambda t: perplexity(_weights(scores, t)).item(), target, scores)
 
 
 def _entropy_is_target(scores: Tensor, target: float) -> float:
-    return _search(lambda t: perplexity(_weights(scores, t)).log().item(), target)
+    return _search(lambda t: perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
 def _bits_for_nats(scores: Tensor, target: float) -> float:
-    return _search(lambda t: 2 ** perplexity(_weights(scores, t)).log().item(), target)
+    return _search(lambda t: 2 ** perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
 def _inverse_of_squares(scores: Tensor, target: float) -> float:
-    return _search(lambda t: 1 / _weights(scores, t).square().sum().item(), target)
+    return _search(lambda t: 1 / _weights(scores, t).square().sum().item(), target, scores)
 
 
 def _scale_for_temperature(scores: Tensor, target: float) -> float:
@@ -378,14 +384,16 @@ def _temperature_cases(seed: int) -> list[Case]:
         case("ten scores, nearly all seen", rng.normal(size=10), 9.5),
         case("large scores", 30 * rng.normal(size=8), 4.0),
         case("small scores, nearly one seen", 0.1 * np.arange(6.0), 1.2),
+        case("scores in the millions", 1e6 * rng.normal(size=6), 2.5),
+        case("tiny scores", 1e-5 * rng.normal(size=6), 2.5),
     ]
 
 
 TEMPERATURE = Spec(
     name="ch03.temperature",
-    statement="temperature(scores, target): the temperature at which the softmax of scores / "
-    "temperature sees `target` keys, so that its perplexity, exp(entropy), is the target to within "
-    "0.0005. scores (S), a number above 1 and below S -> a number above 0",
+    statement="temperature(scores, target): a temperature at which the softmax of scores / "
+    "temperature sees `target` keys: its perplexity, exp(entropy), is within 0.0005 of the target. "
+    "scores (S) of any size, without a tie at the top, 1 < target < S -> a number above 0",
     required=("scores", "target"),
     reference=lambda scores, target: np.asarray(float(target)),
     ruler=right_temperature,

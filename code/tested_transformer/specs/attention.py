@@ -130,7 +130,7 @@ def _distribution(run: Run, case: Case) -> Problem | None:
     sums, expected = weights.sum(-1), allowed_in(case).any(-1).astype(float)
     if weights.size and weights.min() < 0:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
-    return compare(expected, sums, _eps(case, weights.shape[-1]))
+    return compare(expected, sums, _eps(case, weights.shape[-1]), "sums of the weights")
 
 
 def _scale(run: Run, case: Case) -> Problem | None:
@@ -144,7 +144,8 @@ def _scale(run: Run, case: Case) -> Problem | None:
         logs = np.log(weights)
         got = logs[..., :1] - logs
     smallest = max(float(weights.min()), torch.finfo(case.dtype).tiny)
-    return compare(expected, got, _eps(case, a["query"].shape[-1]) / smallest)
+    slack = _eps(case, a["query"].shape[-1]) / smallest
+    return compare(expected, got, slack, "ln(w_0 / w_j)")
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:

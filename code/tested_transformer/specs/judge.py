@@ -433,16 +433,22 @@ def brief(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def compare(expected: np.ndarray, got: np.ndarray, tolerance: float) -> Problem | None:
-    """A Problem that shows the first difference, or None if the arrays agree."""
+def compare(
+    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = ""
+) -> Problem | None:
+    """A Problem that shows the first difference, or None if the arrays agree.
+
+    `what` says what the numbers are, where they are not the answer itself.
+    """
     if expected.shape != got.shape:
         return Problem(f"shape {expected.shape}", f"shape {got.shape}")
     place = difference(expected, got, tolerance)
     if place is None:
         return None
     where = f" at {list(place)}" if place else ""
-    return Problem(f"{brief(expected)}; {brief(expected[place])}{where}",
-                   f"{brief(got)}; {brief(got[place])}{where}")  # fmt: skip
+    what = f"{what} = " if what else ""
+    return Problem(f"{what}{brief(expected)}; {brief(expected[place])}{where}",
+                   f"{what}{brief(got)}; {brief(got[place])}{where}")  # fmt: skip
 
 
 def _equal(run: Run, case: Case) -> Problem | None:
