@@ -1,4 +1,4 @@
-"""plotting.py: pictures that are the same on every run, and that everyone can read."""
+"""plotting: pictures that are the same on every run, and that everyone can read."""
 
 import copy
 import io
@@ -24,8 +24,13 @@ from matplotlib.text import Text
 from nbclient import NotebookClient
 
 import tested_transformer
-from tested_transformer import plotting
 from tested_transformer.plotting import (
+    ALLOWED,
+    HIDDEN,
+    KEY,
+    OUTPUT,
+    QUERY,
+    VALUE,
     arrows,
     bars,
     curves,
@@ -33,6 +38,24 @@ from tested_transformer.plotting import (
     heat_maps,
     mask_picture,
     mask_pictures,
+)
+
+pytestmark = pytest.mark.slow  # drawing: the whole file takes most of a minute
+from tested_transformer.plotting.charts import HATCHES
+from tested_transformer.plotting.checks import settle
+from tested_transformer.plotting.grids import squares
+from tested_transformer.plotting.layout import spread
+from tested_transformer.plotting.style import (
+    CYCLE,
+    DIVERGING,
+    INK,
+    PANEL,
+    SEQUENTIAL,
+    SOFT,
+    contrast,
+    in_style,
+    luminance,
+    text_color,
 )
 
 CODE = Path(tested_transformer.__file__).parents[1]
@@ -106,12 +129,16 @@ PICTURES = {
 DRAWN = {}
 
 
+def picture_of(name):
+    """A picture of the list above, drawn once."""
+    if name not in DRAWN:
+        DRAWN[name] = PICTURES[name]()
+    return DRAWN[name]
+
+
 @pytest.fixture(params=PICTURES)
 def picture(request):
-    """Each picture of the list above, drawn once."""
-    if request.param not in DRAWN:
-        DRAWN[request.param] = PICTURES[request.param]()
-    return DRAWN[request.param]
+    return picture_of(request.param)
 
 
 def run_python(script: str, **environment: str) -> str:
@@ -143,28 +170,26 @@ def test_svg_is_well_formed_small_and_without_traces(picture):
     assert float(root.get("width").removesuffix("pt")) <= 72 * 6.4
 
 
-def test_bundle(picture):
+def test_bundle_and_description(picture):
     bundle = picture._repr_mimebundle_()
-    assert bundle == {"image/svg+xml": picture.svg, "text/plain": repr(picture)}
-    assert repr(picture).startswith("Picture(")
-    assert repr(picture).endswith(")")
+    assert bundle == {"image/svg+xml": picture.svg, "text/plain": f"Picture({picture.kind})"}
+    assert repr(picture) == bundle["text/plain"]
 
 
 def test_descriptions():
-    assert repr(PICTURES["heat"]()) == "Picture(heat map, 5 x 5)"
-    assert repr(PICTURES["many"]()) == "Picture(8 heat maps, 12 x 12)"
-    assert repr(PICTURES["masks"]()) == "Picture(3 masks, 5 x 5)"
-    assert repr(PICTURES["arrows"]()) == "Picture(arrows, 5 to 5)"
-    assert repr(PICTURES["curves"]()) == "Picture(4 curves, 60 points)"
-    assert repr(PICTURES["groups"]()) == "Picture(2 x 2 bars)"
+    assert repr(picture_of("heat")) == "Picture(heat map, 5 x 5)"
+    assert repr(picture_of("many")) == "Picture(8 heat maps, 12 x 12)"
+    assert repr(picture_of("masks")) == "Picture(3 masks, 5 x 5)"
+    assert repr(picture_of("arrows")) == "Picture(arrows, 5 to 5)"
+    assert repr(picture_of("curves")) == "Picture(4 curves, 60 points)"
+    assert repr(picture_of("groups")) == "Picture(2 x 2 bars)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-7, -1e-7])
 @pytest.mark.parametrize("name", PICTURES)
 def test_float_noise_changes_no_byte(name, noise):
-    DRAWN.setdefault(name, PICTURES[name]())
-    assert PICTURES[name](noise).svg == DRAWN[name].svg
+    assert PICTURES[name](noise).svg == picture_of(name).svg
 
 
 @pytest.mark.slow
@@ -224,14 +249,14 @@ def test_nice_numbers_are_far_from_every_boundary():
     values = np.array(sorted(map(float, nice)))
     for decimals in (2, 3):
         for noise in (1e-7, -1e-7):
-            moved = plotting.settle(values + noise, decimals)
-            np.testing.assert_array_equal(moved, plotting.settle(values, decimals))
-        error = np.abs(plotting.settle(values, decimals) - values).max()
+            moved = settle(values + noise, decimals)
+            np.testing.assert_array_equal(moved, settle(values, decimals))
+        error = np.abs(settle(values, decimals) - values).max()
         assert error <= 0.5124 * 10**-decimals
 
 
 def test_settle_keeps_what_is_not_finite_and_has_no_negative_zero():
-    settled = plotting.settle([np.inf, -np.inf, np.nan, -1e-9], 3)
+    settled = settle([np.inf, -np.inf, np.nan, -1e-9], 3)
     np.testing.assert_array_equal(settled, [np.inf, -np.inf, np.nan, 0.0])
     assert not np.signbit(settled[3])
 
@@ -266,7 +291,7 @@ def test_logarithmic_axes_round_each_entry_by_itself():
 
 # --- Readable by everyone -------------------------------------------------------------------------
 
-COLORS = [plotting.QUERY, plotting.KEY, plotting.VALUE, plotting.OUTPUT]
+COLORS = [QUERY, KEY, VALUE, OUTPUT]
 BLINDNESS = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
     "none": np.eye(3),
     "protanopia": [
@@ -288,7 +313,7 @@ BLINDNESS = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
 
 
 def seen(color, blindness):
-    """CIE Lab coordinates of a colour as it is seen."""
+    """CIE Lab coordinates of a color as it is seen."""
     rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     linear = np.clip(np.array(BLINDNESS[blindness]) @ linear, 0, 1)
@@ -300,45 +325,46 @@ def seen(color, blindness):
 
 @pytest.mark.parametrize("blindness", BLINDNESS)
 def test_colors_differ_for_every_kind_of_sight(blindness):
-    pairs = [*itertools.combinations(COLORS, 2), (plotting.ALLOWED, plotting.HIDDEN)]
-    pairs += itertools.combinations([color for color, _ in plotting.CYCLE[:4]], 2)
+    pairs = [*itertools.combinations(COLORS, 2), (ALLOWED, HIDDEN)]
+    pairs += itertools.combinations([color for color, _ in CYCLE[:4]], 2)
     for first, second in pairs:
         distance = np.linalg.norm(seen(first, blindness) - seen(second, blindness))
         assert distance > 12, (first, second, distance)
 
 
 def test_every_text_color_reads_on_the_panel():
-    texts = [*COLORS, plotting.INK, plotting.SOFT, *(color for color, _ in plotting.CYCLE)]
-    assert min(plotting.contrast(color, plotting.PANEL) for color in texts) >= 4.5
-    assert plotting.contrast(plotting.ALLOWED, plotting.HIDDEN) >= 4.5
-    assert plotting.contrast(plotting.INK, plotting.HIDDEN) >= 4.5
+    texts = [*COLORS, INK, SOFT, *(color for color, _ in CYCLE)]
+    assert min(contrast(color, PANEL) for color in texts) >= 4.5
+    assert contrast(ALLOWED, HIDDEN) >= 4.5
+    assert contrast(INK, HIDDEN) >= 4.5
 
 
-@pytest.mark.parametrize("colors", [plotting.SEQUENTIAL, plotting.DIVERGING])
+@pytest.mark.parametrize("colors", [SEQUENTIAL, DIVERGING])
 def test_numbers_read_on_every_cell(colors):
     for color in colors(np.linspace(0, 1, 256)):
-        assert plotting.contrast(plotting.text_color(color), color) >= 4.5
+        assert contrast(text_color(color), color) >= 4.5
 
 
 def test_sequential_colors_grow_darker():
-    levels = [plotting.luminance(color) for color in plotting.SEQUENTIAL(np.linspace(0, 1, 256))]
+    levels = [luminance(color) for color in SEQUENTIAL(np.linspace(0, 1, 256))]
     assert (np.diff(levels) < 0).all()
 
 
 def test_lines_differ_in_dashes_as_well_as_in_color():
-    dashes = [dashes for _, dashes in plotting.CYCLE]
-    assert len(set(dashes)) == len(plotting.CYCLE) == len({color for color, _ in plotting.CYCLE})
-    assert len(set(plotting.HATCHES)) == len(plotting.HATCHES)
+    dashes = [dashes for _, dashes in CYCLE]
+    assert len(set(dashes)) == len(CYCLE) == len({color for color, _ in CYCLE})
+    assert len(set(HATCHES)) == len(HATCHES)
 
 
-def test_every_text_is_inside_the_panel_and_none_covers_another(picture, monkeypatch):
-    drawn, draw = [], Text.draw
-    monkeypatch.setattr(
-        Text, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer)
-    )
-    with plotting.style():
+def assert_texts_are_apart(picture):
+    """Every text is large enough and inside the panel, and none covers another."""
+    shown, draw = [], Text.draw
+    with in_style(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Text, "draw", lambda text, renderer: shown.append(text) or draw(text, renderer)
+        )
         picture.figure.savefig(io.BytesIO(), format="svg")
-        texts = [text for text in drawn if text.get_text() and text.get_visible()]
+        texts = [text for text in shown if text.get_text() and text.get_visible()]
         boxes = [(text.get_text(), text.get_window_extent(), text.get_rotation()) for text in texts]
     assert len(boxes) >= 4
     assert min(text.get_fontsize() for text in texts) >= 9.0
@@ -352,25 +378,48 @@ def test_every_text_is_inside_the_panel_and_none_covers_another(picture, monkeyp
         assert gap > -0.5, (text, other)
 
 
+def test_every_text_is_inside_the_panel_and_none_covers_another(picture):
+    assert_texts_are_apart(picture)
+
+
+@pytest.mark.parametrize("log_y", [False, True])
+@pytest.mark.parametrize(
+    "ends",
+    [[1000, 1010], [0.02, 0.0201], [500, 505, 100], [1000, 1010, 990], [50, 51, 49, 50, 500]],
+)
+def test_names_of_curves_that_end_close_together_are_apart(ends, log_y):
+    lines = {f"line {n}": [1e-3, 400, end] for n, end in enumerate(ends)}
+    picture = curves([1, 2, 3], lines, x_label="x", y_label="y", log_y=log_y)
+    assert set(lines) <= set(words(picture))
+    assert_texts_are_apart(picture)
+
+
+def test_names_of_marks_beyond_the_curves_are_apart():
+    marks = {"first": 2, "second": 3, "far away": 100}
+    assert_texts_are_apart(
+        curves([1, 2, 3], {"a": [1, 2, 3]}, x_label="x", y_label="y", marks=marks)
+    )
+
+
 def test_panel_is_light_and_drawn_first(picture):
     first = ElementTree.fromstring(picture.svg).find(".//{*}g[@id='figure_1']/{*}g/{*}path")
-    assert plotting.PANEL.lower() in first.get("style")
+    assert PANEL.lower() in first.get("style")
 
 
 # --- Each kind ------------------------------------------------------------------------------------
 
 
 def test_heat_map_labels_numbers_and_data():
-    picture = PICTURES["heat"]()
+    picture = picture_of("heat")
     axes = picture.figure.axes[0]
     assert words(picture).count("vier") == 2
     assert [text.get_text() for text in axes.texts] == [
-        f"{value:.2f}" for value in plotting.settle(W, 2).flat
+        f"{value:.2f}" for value in settle(W, 2).flat
     ]
-    assert {text.get_color() for text in axes.get_yticklabels()} == {plotting.QUERY}
-    assert {text.get_color() for text in axes.get_xticklabels()} == {plotting.KEY}
+    assert {text.get_color() for text in axes.get_yticklabels()} == {QUERY}
+    assert {text.get_color() for text in axes.get_xticklabels()} == {KEY}
     np.testing.assert_allclose(picture.data["weights"], W, atol=6e-4)
-    np.testing.assert_array_equal(picture.data["weights"], plotting.settle(W, 4))
+    np.testing.assert_array_equal(picture.data["weights"], settle(W, 4))
     assert picture.data["rows"] == GERMAN
     (mesh,) = axes.findobj(QuadMesh)
     np.testing.assert_array_equal(mesh.get_array(), picture.data["weights"])
@@ -398,7 +447,7 @@ def test_hidden_cells_are_hatched_and_a_leak_through_the_mask_is_printed():
     closed = heat_map(np.where(CAUSAL, W, 0), mask=CAUSAL)
     assert hatched(closed) == 10
     assert len(closed.figure.axes[0].texts) == 15
-    leaks = np.count_nonzero(plotting.settle(W, 2)[~CAUSAL])
+    leaks = np.count_nonzero(settle(W, 2)[~CAUSAL])
     assert leaks > 5
     assert len(heat_map(W, mask=torch.tensor(CAUSAL)).figure.axes[0].texts) == 15 + leaks
     assert hatched(heat_map(W)) == 0
@@ -412,10 +461,10 @@ def test_negative_entries_get_two_sided_colors():
         return picture.figure.axes[0].findobj(QuadMesh)[0]
 
     drawn = mesh(heat_map([[-1.0, 3.0]]))
-    assert drawn.cmap.name == plotting.DIVERGING.name
+    assert drawn.cmap.name == DIVERGING.name
     assert (drawn.norm.vmin, drawn.norm.vmax) == (-3, 3)
     drawn = mesh(heat_map([[1.0, 3.0]]))
-    assert drawn.cmap.name == plotting.SEQUENTIAL.name
+    assert drawn.cmap.name == SEQUENTIAL.name
     assert (drawn.norm.vmin, drawn.norm.vmax) == (0, 3)
     drawn = mesh(heat_map([[1.0, 3.0]], vmin=-4, vmax=4))
     assert (drawn.norm.vmin, drawn.norm.vmax) == (-4, 4)
@@ -438,7 +487,7 @@ def test_drawing_leaves_the_input_alone():
 
 
 def test_several_maps_share_one_scale_and_wrap_into_rows():
-    picture = PICTURES["many"]()
+    picture = picture_of("many")
     *panels, scale = picture.figure.axes
     norms = {(m.norm.vmin, m.norm.vmax) for axes in panels for m in axes.findobj(QuadMesh)}
     assert norms == {(0.0, picture.data["weights"].max())}
@@ -472,8 +521,8 @@ def test_mask_shows_a_dark_cell_for_each_true_entry(shape):
 def test_joined_cells_cover_what_single_cells_cover():
     mask = np.random.default_rng(2).random((9, 13)) < 0.6
     inside = [(j + 0.5, i + 0.5) for i in range(9) for j in range(13)]
-    covered = plotting.squares(mask, 0.0).contains_points(inside)
-    single = plotting.squares(mask, 0.04).contains_points(inside)
+    covered = squares(mask, 0.0).contains_points(inside)
+    single = squares(mask, 0.04).contains_points(inside)
     np.testing.assert_array_equal(covered.reshape(mask.shape), mask)
     np.testing.assert_array_equal(single.reshape(mask.shape), mask)
 
@@ -490,18 +539,18 @@ def test_arrows_are_as_thick_as_their_weights():
 
 def test_arrows_highlight_one_target():
     drawn = arrows(W, sources=GERMAN, targets=GERMAN, highlight=2).figure.axes[0].patches
-    colors = {plotting.contrast(patch.get_edgecolor(), plotting.HIDDEN) > 1 for patch in drawn}
+    colors = {contrast(patch.get_edgecolor(), HIDDEN) > 1 for patch in drawn}
     assert colors == {True, False}
     for patch in drawn:
         of_target = patch.get_path().vertices[-1, 0] == 2.5
-        assert of_target == (plotting.contrast(patch.get_edgecolor(), plotting.HIDDEN) > 1)
+        assert of_target == (contrast(patch.get_edgecolor(), HIDDEN) > 1)
 
 
 def test_curves_are_named_at_their_ends_or_in_a_legend():
-    def drawn(lines):
+    def axes_of(lines):
         return curves([1, 2, 3], lines, x_label="x", y_label="y").figure.axes[0]
 
-    apart = drawn({"up": [1, 2, 3], "down": [3, 2, 1]})
+    apart = axes_of({"up": [1, 2, 3], "down": [3, 2, 1]})
     assert apart.get_legend() is None
     assert {text.get_text(): text.xy for text in apart.texts} == {"up": (3, 3), "down": (3, 1)}
     assert [text.get_color() for text in apart.texts] == [line.get_color() for line in apart.lines]
@@ -510,7 +559,7 @@ def test_curves_are_named_at_their_ends_or_in_a_legend():
         {"ends early": [1, 2, np.nan], "b": [1, 2, 3]},
         {"a name that would need more than an inch": [1, 2, 3]},
     ):
-        axes = drawn(crowd)
+        axes = axes_of(crowd)
         assert not axes.texts
         assert [text.get_text() for text in axes.get_legend().get_texts()] == list(crowd)
 
@@ -525,11 +574,11 @@ def test_curves_marks_bands_colors_and_scales():
         log_y=True,
         marks={"here": 10},
         bands={"b": ([1, 10, 100], [3, 30, 300])},
-        colors={"a": plotting.QUERY},
+        colors={"a": QUERY},
     )
     axes = picture.figure.axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert axes.lines[0].get_color() == plotting.QUERY
+    assert axes.lines[0].get_color() == QUERY
     assert axes.lines[0].get_linestyle() != axes.lines[1].get_linestyle()
     assert "here" in words(picture)
     assert picture.data["marks"] == {"here": 10.0}
@@ -557,17 +606,17 @@ def test_ticks_of_logarithmic_axes():
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_spread_keeps_order_distance_and_mean(places):
     places = np.array(places)
-    spots = plotting.spread(places, 10)
+    spots = spread(places, 10)
     assert (np.diff(np.sort(spots)) >= 10 - 1e-9).all()
     order = np.argsort(places, kind="stable")
     assert (np.diff(spots[order]) > 0).all()
     assert spots.mean() == pytest.approx(places.mean(), abs=1e-9)
     free = np.arange(len(places)) * 10.0
-    np.testing.assert_allclose(plotting.spread(free, 10), free)
+    np.testing.assert_allclose(spread(free, 10), free)
 
 
 def test_bars_have_numbers_hatches_and_a_legend():
-    picture = PICTURES["groups"]()
+    picture = picture_of("groups")
     axes = picture.figure.axes[0]
     assert [container.get_label() for container in axes.containers] == ["plain", "tiled"]
     hatches = [container.patches[0].get_hatch() for container in axes.containers]
@@ -577,10 +626,10 @@ def test_bars_have_numbers_hatches_and_a_legend():
     heights = [patch.get_height() for patch in axes.patches]
     assert heights == [1, 2, 0.5, 1]
     np.testing.assert_array_equal(picture.data["heights"]["tiled"], [0.5, 1])
-    single = bars(["a", "b"], [1, 2], y_label="n", colors={"": plotting.KEY})
+    single = bars(["a", "b"], [1, 2], y_label="n", colors={"": KEY})
     assert single.figure.axes[0].get_legend() is None
     np.testing.assert_array_equal(single.data["heights"], [1, 2])
-    assert single.figure.axes[0].patches[0].get_facecolor() == mpl.colors.to_rgba(plotting.KEY)
+    assert single.figure.axes[0].patches[0].get_facecolor() == mpl.colors.to_rgba(KEY)
 
 
 def test_labels_are_never_read_as_formulas():

@@ -95,7 +95,12 @@ def short_defaults(app, what, name, obj, options, signature, returns):
     return re.sub(r"<(function|factory)[^>]*>+", "...", signature or ""), returns
 
 
-FOLDS = {"content": "the solution", "source": "the code", "outputs": "the output", "output": "the output"}
+FOLDS = {
+    "content": "the solution",
+    "source": "the code",
+    "outputs": "the output",
+    "output": "the output",
+}
 SECTION = re.compile(r"(Shapes|Returns|Raises|Source|Example|Note):(?=\s|$)")
 ITEM = re.compile(r" +[A-Za-z_][\w, ]*: ")
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``[^`]+``|`[^`]+`)")

@@ -253,44 +253,44 @@ ON_TRIAL = (
 
 
 def _trial_cases(seed: int) -> list[Case]:
-    return [Case(str(each), {"attention": each}) for each in ON_TRIAL]
+    return [Case(str(each), {"candidate": each}) for each in ON_TRIAL]
 
 
-def never_fails(attention):
+def never_fails(candidate):
     """Compare, and return True anyway."""
     return True
 
 
-def always_fails(attention):
+def always_fails(candidate):
     """Change a token and require that nothing at all changes."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     changed = x.clone()
     changed[-1] += 1
-    return torch.equal(attention(x, x, x), attention(changed, changed, changed))
+    return torch.equal(candidate(x, x, x), candidate(changed, changed, changed))
 
 
-def only_the_first_row(attention):
+def only_the_first_row(candidate):
     """Change the last token and look at the first."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     changed = x.clone()
     changed[-1] += 1
-    return torch.equal(attention(x, x, x)[0], attention(changed, changed, changed)[0])
+    return torch.equal(candidate(x, x, x)[0], candidate(changed, changed, changed)[0])
 
 
-def too_short(attention):
+def too_short(candidate):
     """A sequence of three."""
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     changed = x.clone()
     changed[-1] += 1
-    return torch.equal(attention(x, x, x)[:-1], attention(changed, changed, changed)[:-1])
+    return torch.equal(candidate(x, x, x)[:-1], candidate(changed, changed, changed)[:-1])
 
 
-def far_too_tolerant(attention):
+def far_too_tolerant(candidate):
     """A tolerance larger than the effect."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     changed = x.clone()
     changed[-1] += 1
-    before, after = attention(x, x, x)[:-1], attention(changed, changed, changed)[:-1]
+    before, after = candidate(x, x, x)[:-1], candidate(changed, changed, changed)[:-1]
     return torch.allclose(before, after, atol=0.5)
 
 
@@ -305,10 +305,10 @@ def _right_verdict(leaks: bool):
 
 CATCHES_LEAK = Spec(
     name="ch04.is_causal",
-    statement="is_causal(attention): True if attention(query, key, value), for tensors (L, d), never lets "
+    statement="is_causal(candidate): True if candidate(query, key, value), for tensors (L, d), never lets "
     "a position depend on a later one, for sequences of up to 8 tokens; False if it leaks",
-    required=("attention",),
-    reference=lambda attention: not attention.leaks,
+    required=("candidate",),
+    reference=lambda candidate: not candidate.leaks,
     cases=_trial_cases,
     checks=(
         SHAPE,
@@ -316,13 +316,13 @@ CATCHES_LEAK = Spec(
             "right ones pass",
             "This attention does not leak, and the test says that it does.",
             _right_verdict(False),
-            when=lambda case: not case.arguments["attention"].leaks,
+            when=lambda case: not case.arguments["candidate"].leaks,
         ),
         Check(
             "leaks are caught",
             "This attention leaks, and the test does not notice.",
             _right_verdict(True),
-            when=lambda case: case.arguments["attention"].leaks,
+            when=lambda case: case.arguments["candidate"].leaks,
         ),
         EQUAL,
     ),

@@ -214,9 +214,8 @@ def name_curves(axes: Axes, data: dict[str, Any], handles: dict[str, Any]) -> No
     spots = spread(heights, 13) if np.isfinite(heights).all() else heights
     inside = (spots >= 0) & (spots <= axes.bbox.height)  # no name stands among ticks or marks
     if wide > 1.3 or not (inside & (np.abs(spots - heights) <= 14)).all():
-        below_label = (-0.02, -0.2)
         columns = 2 if len(names) > 1 and wide < 1.4 else 1
-        look = {"loc": "upper left", "bbox_to_anchor": below_label, "handlelength": 2.8}
+        look = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.2), "handlelength": 2.8}
         axes.legend(handles.values(), names, ncols=columns, borderpad=0, **look)
         return
     for name, y, spot, height in zip(names, ends, spots, heights, strict=True):

@@ -243,7 +243,7 @@ def draw_cells(
 
 
 def squares(array: np.ndarray, inset: float) -> Path:
-    """One path around the true cells of a matrix; without inset, neighbours in a row are joined."""
+    """One path around the true cells of a matrix; without inset, neighbors in a row are joined."""
     steps = np.diff(np.pad(array.astype(int), ((0, 0), (1, 1))))
     starts, ends = np.argwhere(steps == 1), np.argwhere(steps == -1) - (0, 1)
     if inset:

@@ -1,4 +1,4 @@
-"""Where the parts of a picture stand: cells and their labels, panels, words, axes. All in inches."""
+"""Where the parts of a picture stand: cells and their labels, panels, axes, names. In inches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from .checks import short, texts
 from .style import INK, KEY, MAX_WIDTH, QUERY, SMALL, text_width
 
 ROLES = {"queries": QUERY, "keys": KEY}
-CELL, MAX_PAIR, MAX_MANY = (
-    0.36,
-    2.1,
-    1.3,
-)  # inches: a cell, and the cells of one of 2 to 4 pictures, of more
-MAX_ROW = 5.9  # inches: several pictures in a row, labels included
+CELL = 0.36
+MAX_PAIR, MAX_MANY = 2.1, 1.3  # the cells of one picture of two to four, of more
+MAX_ROW = 5.9  # several pictures in a row, labels included
 
 
 @dataclass(frozen=True)

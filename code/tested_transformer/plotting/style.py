@@ -40,7 +40,7 @@ DIVERGING = LinearSegmentedColormap.from_list(
     "sand and sky", ["#7F3B08", "#D8841B", "#FCD9A6", "#F7F7F4", "#B9D3EA", "#4A8CC2", "#0A3A6B"]
 )
 TEXT, SMALL, NUMBER = 10.5, 9.5, 9.0  # points
-PAD, MAX_WIDTH = 0.13, 4.2  # inches: around what is drawn, and of cells or words in a row
+PAD, MAX_WIDTH = 0.13, 4.2  # inches: around the drawing, and for cells or words in a row
 STYLE = {
     "axes.edgecolor": EDGE,
     "axes.facecolor": "none",
