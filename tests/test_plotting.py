@@ -39,8 +39,6 @@ from tested_transformer.plotting import (
     mask_picture,
     mask_pictures,
 )
-
-pytestmark = pytest.mark.slow  # drawing: the whole file takes most of a minute
 from tested_transformer.plotting.charts import HATCHES
 from tested_transformer.plotting.checks import settle
 from tested_transformer.plotting.grids import squares
@@ -57,6 +55,8 @@ from tested_transformer.plotting.style import (
     luminance,
     text_color,
 )
+
+pytestmark = pytest.mark.slow  # drawing: the whole file takes most of a minute
 
 CODE = Path(tested_transformer.__file__).parents[1]
 GERMAN = "vier und zwanzig tausend fünf".split()
@@ -185,14 +185,12 @@ def test_descriptions():
     assert repr(picture_of("groups")) == "Picture(2 x 2 bars)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-7, -1e-7])
 @pytest.mark.parametrize("name", PICTURES)
 def test_float_noise_changes_no_byte(name, noise):
     assert PICTURES[name](noise).svg == picture_of(name).svg
 
 
-@pytest.mark.slow
 def test_two_processes_draw_the_same_bytes_and_leave_pyplot_alone():
     script = """
         import hashlib, sys
@@ -213,7 +211,6 @@ def test_two_processes_draw_the_same_bytes_and_leave_pyplot_alone():
     assert len(set(first.split()[1::2])) == len(first.splitlines())
 
 
-@pytest.mark.slow
 def test_nbval_accepts_its_own_outputs_and_nothing_else(tmp_path):
     cells = [
         "from tested_transformer.plotting import *\nfrom tested_transformer.show import show\n"
