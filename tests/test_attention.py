@@ -99,6 +99,18 @@ def test_empty_rows_are_zero_with_zero_gradients_in_every_dtype(backend):
 
 
 @both
+def test_a_bias_can_empty_a_row_too(backend):
+    query, key, value = (t.requires_grad_() for t in tensors())
+    bias = torch.zeros(5, 7, dtype=torch.float64)
+    bias[2] = -math.inf
+    output = attention(query, key, value, bias=bias, backend=backend)
+    output.sum().backward()
+    assert output[:, :, 2].eq(0).all()
+    assert query.grad[:, :, 2].eq(0).all()
+    assert all(t.grad.isfinite().all() for t in (query, key, value))
+
+
+@both
 def test_no_nan_is_ever_formed_at_an_empty_row(backend):
     query, key, value = (t.requires_grad_() for t in tensors())
     mask = torch.zeros(5, 7, dtype=torch.bool)
