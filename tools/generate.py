@@ -52,7 +52,7 @@ def gallery(specs: dict, paths: list[Path]) -> str:
         f"book because the checks must tell them apart. {running} of them are small wrong implementations in "
         "the package, and the tests prove that the check named here rejects each. When your own function "
         "fails an exercise, it is compared with the mistakes of that exercise.",
-        "*Seen in* names a project and its issue, or the **source notes**: the Chinese study notes from "
+        "*Seen* names a project and its issue, or the **source notes**: the Chinese study notes from "
         "which this book grew, as file and line (001:644 is line 644 of file 001).",
     ]
     for chapter in sorted(by_chapter):
@@ -70,7 +70,7 @@ def _mutant(spec, mutant) -> str:
         f"({_anchor(mutant.name)})=\n### {_title(mutant.name)}",
         f"**Symptom.** {_sentence(mutant.symptom)}",
         f"**Cause.** {_sentence(mutant.cause)}",
-        f"**Seen in.** {_sentence(mutant.seen)}",
+        f"**Seen.** {_sentence(mutant.seen)}",
         f"**Caught by.** {_caught(spec, mutant)}",
     ]
     source = _source(mutant.candidate)
