@@ -1,0 +1,24 @@
+"""Sentences to learn from: made here or read from a file, never downloaded."""
+
+from .batches import Batch, make_batch, make_batches
+from .pairs import Pair, Split, number_pair, number_rows, read_pairs, single_numbers
+from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, lengths, pad
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "UNK",
+    "Batch",
+    "Pair",
+    "Split",
+    "Vocabulary",
+    "lengths",
+    "make_batch",
+    "make_batches",
+    "number_pair",
+    "number_rows",
+    "pad",
+    "read_pairs",
+    "single_numbers",
+]

@@ -1,0 +1,83 @@
+"""Batches for training: sentences of like length together, so that little of a batch is padding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..errors import complain, need_count
+from .pairs import Pair
+from .vocabulary import BOS, EOS, PAD, Vocabulary, pad
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the decoder reads and what it should say, one place apart: teacher forcing.
+
+    Shapes: source (B, S), target and expected (B, L); target starts with BOS, expected ends with EOS.
+    """
+
+    source: Int[Tensor, "B S"]
+    target: Int[Tensor, "B L"]
+    expected: Int[Tensor, "B L"]
+
+    @property
+    def num_tokens(self) -> int:
+        """How many words are to be said: padding does not count."""
+        return int((self.expected != PAD).sum())
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(*(t.to(device) for t in (self.source, self.target, self.expected)))
+
+
+def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) -> Batch:
+    """Some pairs as one batch.
+
+    Raises: ValueError for no pairs.
+    """
+    if not pairs:
+        raise complain(ValueError, "pairs", "none", "at least one pair")
+    said = [target.encode(pair.target) for pair in pairs]
+    return Batch(
+        pad([[*source.encode(pair.source), EOS] for pair in pairs]),
+        pad([[BOS, *words] for words in said]),
+        pad([[*words, EOS] for words in said]),
+    )
+
+
+def make_batches(
+    pairs: Sequence[Pair],
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+    bucket: int = 50,
+) -> list[Batch]:
+    """All pairs once, shuffled by the seed, in batches of like length.
+
+    `bucket` batches are drawn at a time and their pairs sorted by length before they are cut into
+    batches, which are then shuffled: like lengths stay together and the order stays random.
+
+    Raises: TypeError or ValueError that name the argument.
+    """
+    need_count("batch_size", batch_size)
+    need_count("bucket", bucket)
+    rng = random.Random(seed)
+    shuffled = rng.sample(pairs, len(pairs))
+    groups: list[list[Pair]] = []
+    for start in range(0, len(shuffled), batch_size * bucket):
+        near = sorted(shuffled[start : start + batch_size * bucket], key=_size)
+        groups += [near[i : i + batch_size] for i in range(0, len(near), batch_size)]
+    rng.shuffle(groups)
+    return [make_batch(group, source, target) for group in groups]
+
+
+def _size(pair: Pair) -> tuple[int, int]:
+    return len(pair.source), len(pair.target)

@@ -1,0 +1,118 @@
+"""Sentence pairs: German and English number words, or a file of the reader's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import complain, need_count
+from ..number_words import english_words, german_words
+
+SEPARATOR = ","
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, as words."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Pairs to learn from and pairs never seen in training."""
+
+    train: list[Pair]
+    test: list[Pair]
+
+
+def single_numbers(*, train: int = 20_000, test: int = 2_000, seed: int = 0) -> Split:
+    """Numbers from 1 to 999,999 in German and English words, every number at most once.
+
+    Raises: TypeError or ValueError for counts that are none, or that together exceed the numbers.
+    """
+    most = 999_999
+    _need_counts(train, test, most)
+    chosen = random.Random(seed).sample(range(1, most + 1), train + test)
+    pairs = [number_pair([number]) for number in chosen]
+    return Split(pairs[:train], pairs[train:])
+
+
+def number_rows(
+    *, train: int = 20_000, test: int = 2_000, least: int = 1, most: int = 8, seed: int = 0
+) -> Split:
+    """Rows of `least` to `most` numbers below a thousand, set apart by commas; no row comes twice.
+
+    Every length is as likely as any other, as far as there are rows of it.
+
+    Raises: TypeError or ValueError for counts that are none, or more rows than there are.
+    """
+    need_count("least", least)
+    need_count("most", most, least)
+    _need_counts(train, test, sum(999**length for length in range(least, most + 1)))
+    rng, rows = random.Random(seed), {}
+    while len(rows) < train + test:  # a dict keeps the order, so the seed fixes it
+        rows[tuple(rng.choices(range(1, 1000), k=rng.randint(least, most)))] = None
+    pairs = [number_pair(list(row)) for row in rows]
+    return Split(pairs[:train], pairs[train:])
+
+
+def number_pair(numbers: list[int]) -> Pair:
+    """One row of numbers, in German and in English.
+
+    >>> number_pair([24, 7]).source
+    ('vier', 'und', 'zwanzig', ',', 'sieben')
+    """
+    return Pair(_row(numbers, german_words), _row(numbers, english_words))
+
+
+def _row(numbers: list[int], words: Callable[[int], list[str]]) -> tuple[str, ...]:
+    row: list[str] = []
+    for number in numbers:
+        row += [SEPARATOR, *words(number)] if row else words(number)
+    return tuple(row)
+
+
+def _need_counts(train: int, test: int, most: int) -> None:
+    need_count("train", train)
+    need_count("test", test, least=0)
+    if train + test > most:
+        raise complain(ValueError, "train + test", train + test, f"at most {most}")
+
+
+def read_pairs(path: str | Path, *, separator: str = "\t") -> list[Pair]:
+    """Sentence pairs from a text file: one pair a line, source and target in two columns.
+
+    Words are what stands between spaces. The file is UTF-8, with or without a byte order mark.
+
+    Raises: FileNotFoundError if there is no such file; ValueError that names the line for a line that
+        is empty, has another number of columns or an empty column, or is no UTF-8; ValueError for a
+        file without lines.
+    """
+    data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    lines = data.removesuffix(b"\n").split(b"\n")
+    if lines == [b""]:
+        raise complain(ValueError, str(path), "an empty file", "one pair of sentences a line")
+    return [_pair(f"{path}, line {n}", line, separator) for n, line in enumerate(lines, start=1)]
+
+
+def _pair(place: str, line: bytes, separator: str) -> Pair:
+    try:
+        text = line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        came = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        raise complain(ValueError, place, came, "UTF-8 text") from None
+    wanted = f"two columns with {separator!r} between them"
+    if not text.strip():
+        raise complain(ValueError, place, "an empty line", wanted)
+    columns = text.split(separator)
+    if len(columns) != 2:
+        raise complain(ValueError, place, f"{len(columns)} columns", wanted)
+    source, target = (tuple(column.split()) for column in columns)
+    if not source or not target:
+        came = "no words in the " + ("first" if not source else "second") + " column"
+        raise complain(ValueError, place, came, wanted)
+    return Pair(source, target)

@@ -1,0 +1,106 @@
+"""Words and their numbers, with four words that mean something to the model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..errors import complain, need_integer_tensor, need_rank
+
+PAD, BOS, EOS, UNK = range(4)
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+
+
+class Vocabulary:
+    """The words that a model knows, each with a number; the first four are PAD, BOS, EOS and UNK.
+
+    Words keep the order in which they come, so the same sentences give the same numbers.
+
+    Raises: TypeError for a word that is no string; ValueError for a word that stands twice, is empty,
+        or is one of the four special words.
+
+    >>> words = Vocabulary(["vier", "und", "zwanzig"])
+    >>> words.encode(["zwanzig", "und", "drei"])
+    [6, 5, 3]
+    >>> words.decode([6, 5, 3])
+    ['zwanzig', 'und', '<unk>']
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = [*SPECIAL, *words]
+        self._number: dict[str, int] = {}
+        for number, word in enumerate(self.words):
+            if not isinstance(word, str):
+                raise complain(TypeError, f"words[{number - 4}]", type(word).__name__, "a string")
+            if not word or word in self._number:
+                wanted = "a new word that is not empty"
+                raise complain(ValueError, f"words[{number - 4}]", repr(word), wanted)
+            self._number[word] = number
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]], *, least: int = 1) -> Vocabulary:
+        """The words that stand at least `least` times in the sentences, in the order of the alphabet."""
+        counts: dict[str, int] = {}
+        for sentence in sentences:
+            for word in sentence:
+                counts[word] = counts.get(word, 0) + 1
+        return cls(sorted(word for word, count in counts.items() if count >= least))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._number
+
+    def encode(self, sentence: Sequence[str]) -> list[int]:
+        """The number of each word; UNK for a word that is not known.
+
+        Raises: TypeError for a bare string, whose "words" would be letters.
+        """
+        if isinstance(sentence, str):
+            wanted = "a sequence of words, such as text.split()"
+            raise complain(TypeError, "sentence", "a str", wanted)
+        return [self._number.get(word, UNK) for word in sentence]
+
+    def decode(self, ids: Sequence[int] | Int[Tensor, " L"]) -> list[str]:
+        """The words up to the first EOS, without PAD and BOS.
+
+        Raises: ValueError for a number that no word has.
+        """
+        numbers = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        if EOS in numbers:
+            numbers = numbers[: numbers.index(EOS)]
+        for number in numbers:
+            if not 0 <= number < len(self.words):
+                raise complain(ValueError, "ids", number, f"numbers from 0 to {len(self) - 1}")
+        return [self.words[number] for number in numbers if number not in (PAD, BOS)]
+
+
+def pad(sentences: Sequence[Sequence[int]], *, left: bool = False) -> Int[Tensor, "B L"]:
+    """Sentences of several lengths as one tensor, filled up with PAD at the end or the beginning.
+
+    Shapes: B lists -> (B, L), L the longest.
+
+    >>> pad([[5, 6], [7]]).tolist()
+    [[5, 6], [7, 0]]
+    """
+    length = max((len(sentence) for sentence in sentences), default=0)
+    table = torch.full((len(sentences), length), PAD, dtype=torch.long)
+    for row, sentence in enumerate(sentences):
+        if len(sentence):
+            place = slice(length - len(sentence), length) if left else slice(len(sentence))
+            table[row, place] = torch.as_tensor(sentence, dtype=torch.long)
+    return table
+
+
+def lengths(ids: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
+    """How many tokens of each row are no padding.
+
+    Shapes: (B, L) -> (B).
+    """
+    need_integer_tensor("ids", ids)
+    need_rank("ids", ids, 2)
+    return (ids != PAD).sum(1)
