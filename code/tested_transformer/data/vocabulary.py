@@ -79,7 +79,9 @@ class Vocabulary:
         return [self.words[number] for number in numbers if number not in (PAD, BOS)]
 
 
-def pad(sentences: Sequence[Sequence[int]], *, left: bool = False) -> Int[Tensor, "B L"]:
+def pad(
+    sentences: Sequence[Sequence[int]], *, left: bool = False, value: int = PAD
+) -> Int[Tensor, "B L"]:
     """Sentences of several lengths as one tensor, filled up with PAD at the end or the beginning.
 
     Shapes: B lists -> (B, L), L the longest.
@@ -88,7 +90,7 @@ def pad(sentences: Sequence[Sequence[int]], *, left: bool = False) -> Int[Tensor
     [[5, 6], [7, 0]]
     """
     length = max((len(sentence) for sentence in sentences), default=0)
-    table = torch.full((len(sentences), length), PAD, dtype=torch.long)
+    table = torch.full((len(sentences), length), value, dtype=torch.long)
     for row, sentence in enumerate(sentences):
         if len(sentence):
             place = slice(length - len(sentence), length) if left else slice(len(sentence))
