@@ -1,4 +1,4 @@
-"""Every number that the source notes print for chapters 1 to 5, computed again with this package.
+"""Every number that the source notes print for chapters 1 to 6, computed again with this package.
 
 tests/data/printed_values.json has them: the file and line of the notes, the seed, the decimals
 printed, and, where the notes are wrong, the true value.
@@ -17,10 +17,12 @@ from tested_transformer import (
     SelfAttention,
     attention,
     causal_mask,
+    integer_positions,
     masked_softmax,
     padding_mask,
     pitfall,
     self_attention,
+    unit_positions,
 )
 from tested_transformer.scoring import AdditiveAttention
 
@@ -183,6 +185,16 @@ def nine_words():
 @computes("001.weights.sum")
 def filing_cabinet():
     return wide([0.30, 0.50, 0.001, 0.001]).sum()[None]
+
+
+@computes("001.pos6", "001.pos9", "001.pos9int")
+def naive_positions():
+    short, long = "我喜欢吃洋葱", "我真的不喜欢吃洋葱"
+    shares = [
+        unit_positions(torch.arange(1, 3), len(text), dtype=torch.float64)[:, 0]
+        for text in (short, long)
+    ]
+    return *shares, integer_positions(torch.tensor([len(long)]))[:, 0]
 
 
 @computes("001.dk")

@@ -1,9 +1,41 @@
 """The companion package of The Tested Transformer: attention and the Transformer, each line tested."""
 
 from .attention import attention
+from .cache import DecoderCache, KeyValueCache
+from .counts import (
+    Counts,
+    count_activations,
+    count_flops,
+    count_parameters,
+    measure_activations,
+    measure_flops,
+    measure_parameters,
+    side_by_side,
+)
 from .describe import describe_mask
 from .errors import BackendError
 from .exercises import check
+from .feed_forward import (
+    ConvFeedForward,
+    FeedForward,
+    gated_width,
+    gelu,
+    gelu_tanh,
+    relu,
+    silu,
+)
+from .layers import (
+    BatchNorm,
+    DeepNormConstants,
+    LayerNorm,
+    Residual,
+    RMSNorm,
+    batch_norm,
+    deepnorm_constants,
+    deepnorm_init,
+    layer_norm,
+    rms_norm,
+)
 from .masks import (
     causal_mask,
     combine_masks,
@@ -13,6 +45,21 @@ from .masks import (
     padding_mask_from_tokens,
     prefix_mask,
     window_mask,
+)
+from .multi_head import HeadByHead, MultiHeadAttention, join_heads, split_heads
+from .number_words import english_words, german_words
+from .positions import (
+    LearnedPositions,
+    RelativeAttention,
+    SegmentedEmbedding,
+    SinusoidalPositions,
+    binary_positions,
+    integer_positions,
+    relative_attention,
+    relative_distances,
+    shift_matrix,
+    sinusoidal_positions,
+    unit_positions,
 )
 from .scaling import (
     entropy,
@@ -42,6 +89,16 @@ from .scoring import (
 )
 from .self_attention import SelfAttention, self_attention
 from .specs import judge, pitfall
+from .transformer import (
+    AttentionWeights,
+    Decoder,
+    DecoderLayer,
+    Embedding,
+    Encoder,
+    EncoderLayer,
+    Transformer,
+    TransformerConfig,
+)
 
 __version__ = "0.1.0"
 
@@ -63,8 +120,31 @@ API = {
         "padding_mask", "padding_mask_from_tokens", "causal_mask", "window_mask", "prefix_mask",
         "document_mask", "combine_masks", "masked_softmax",
     ],
+    "multi_head": ["MultiHeadAttention", "split_heads", "join_heads", "HeadByHead"],
+    "cache": ["KeyValueCache", "DecoderCache"],
+    "positions": [
+        "sinusoidal_positions", "shift_matrix", "SinusoidalPositions", "LearnedPositions",
+        "SegmentedEmbedding", "relative_distances", "relative_attention", "RelativeAttention",
+        "integer_positions", "unit_positions", "binary_positions",
+    ],
+    "layers": [
+        "layer_norm", "rms_norm", "batch_norm", "LayerNorm", "RMSNorm", "BatchNorm", "Residual",
+        "deepnorm_constants", "DeepNormConstants", "deepnorm_init",
+    ],
+    "feed_forward": [
+        "FeedForward", "ConvFeedForward", "gated_width", "relu", "gelu", "gelu_tanh", "silu",
+    ],
+    "transformer": [
+        "TransformerConfig", "Transformer", "Embedding", "EncoderLayer", "Encoder", "DecoderLayer",
+        "Decoder", "AttentionWeights",
+    ],
+    "counts": [
+        "count_parameters", "measure_parameters", "count_flops", "measure_flops",
+        "count_activations", "measure_activations", "Counts", "side_by_side",
+    ],
     "describe": ["describe_mask", "MaskReport"],
     "conventions": ["compare_libraries"],
+    "number_words": ["german_words", "english_words"],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
     "errors": ["BackendError"],
@@ -73,30 +153,72 @@ API = {
 __all__ = [
     "API",
     "AdditiveAttention",
+    "AttentionWeights",
     "BackendError",
+    "BatchNorm",
     "BilinearAttention",
+    "ConvFeedForward",
+    "Counts",
+    "Decoder",
+    "DecoderCache",
+    "DecoderLayer",
+    "DeepNormConstants",
+    "Embedding",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "HeadByHead",
+    "KeyValueCache",
+    "LayerNorm",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "RelativeAttention",
+    "Residual",
+    "SegmentedEmbedding",
     "SelfAttention",
+    "SinusoidalPositions",
+    "Transformer",
+    "TransformerConfig",
     "additive_scores",
     "attend",
     "attention",
+    "batch_norm",
     "bilinear_scores",
+    "binary_positions",
     "causal_mask",
     "check",
     "combine_masks",
     "content_scores",
+    "count_activations",
+    "count_flops",
+    "count_parameters",
+    "deepnorm_constants",
+    "deepnorm_init",
     "describe_mask",
     "document_mask",
     "dot_scores",
+    "english_words",
     "entropy",
     "fold_scale",
+    "gated_width",
     "gaussian_scores",
+    "gelu",
+    "gelu_tanh",
+    "german_words",
     "hard_attention",
+    "integer_positions",
+    "join_heads",
     "judge",
     "kernel_regression",
+    "layer_norm",
     "local_weights",
     "local_window",
     "location_scores",
     "masked_softmax",
+    "measure_activations",
+    "measure_flops",
+    "measure_parameters",
     "padding_mask",
     "padding_mask_from_tokens",
     "perplexity",
@@ -104,10 +226,20 @@ __all__ = [
     "predicted_centers",
     "prefix_mask",
     "reinforce_loss",
+    "relative_attention",
+    "relative_distances",
+    "relu",
+    "rms_norm",
     "scaled_scores",
     "score_gap",
     "self_attention",
+    "shift_matrix",
+    "side_by_side",
+    "silu",
+    "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
+    "split_heads",
+    "unit_positions",
     "window_mask",
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .errors import complain
+from .errors import complain, shape_of
 from .multi_head import parts_of_torch
 
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
@@ -27,16 +27,12 @@ def transformer_from_torch(
     """See Transformer.from_torch."""
     if not isinstance(theirs, nn.Transformer):
         raise complain(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
-    tables = embedding if isinstance(embedding, tuple) else (embedding,)
-    if len(tables) > 2 or not all(isinstance(table, nn.Embedding) for table in tables):
-        wanted = "an nn.Embedding, or a tuple of two"
-        raise complain(TypeError, "embedding", type(embedding).__name__, wanted)
-    if generator is not None and not isinstance(generator, nn.Linear):
-        raise complain(TypeError, "generator", type(generator).__name__, "an nn.Linear or None")
+    tables = _tables(theirs, embedding)
+    _check_generator(generator, tables[-1])
     config = _config(theirs, tables, generator, changes)
     ours = cls(config).to(tables[0].weight).train(theirs.training)
     with torch.no_grad():
-        for mine, yours in _stack_pairs(ours, theirs):
+        for mine, yours in stack_pairs(ours, theirs):
             mine.copy_(yours)
         ours.source_embedding.table.weight.copy_(tables[0].weight)
         ours.target_embedding.table.weight.copy_(tables[-1].weight)
@@ -47,6 +43,31 @@ def transformer_from_torch(
     return ours
 
 
+def _tables(theirs: nn.Transformer, embedding: Any) -> tuple[nn.Embedding, ...]:
+    """The tables as a tuple: one for both languages, or two."""
+    tables = embedding if isinstance(embedding, tuple) else (embedding,)
+    if len(tables) not in (1, 2) or not all(isinstance(t, nn.Embedding) for t in tables):
+        wanted = "an nn.Embedding, or a tuple of two"
+        raise complain(TypeError, "embedding", type(embedding).__name__, wanted)
+    for table in tables:
+        if table.embedding_dim != theirs.d_model:
+            came, wanted = f"shape {shape_of(table.weight)}", f"width {theirs.d_model}, as theirs"
+            raise complain(ValueError, "embedding", came, wanted)
+    return tables[:1] if tables[0] is tables[-1] else tables
+
+
+def _check_generator(generator: Any, table: nn.Embedding) -> None:
+    """Raise unless the output layer is None or gives one number for each row of the table."""
+    if generator is None:
+        return
+    if not isinstance(generator, nn.Linear):
+        raise complain(TypeError, "generator", type(generator).__name__, "an nn.Linear or None")
+    if generator.weight.shape != table.weight.shape:
+        came = f"a weight of shape {shape_of(generator.weight)}"
+        wanted = f"the target table's shape {shape_of(table.weight)}"
+        raise complain(ValueError, "generator", came, wanted)
+
+
 def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
     """See Transformer.to_torch."""
     config = ours.config
@@ -55,23 +76,26 @@ def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
         if getattr(config, name) not in known:
             came = repr(getattr(config, name))
             raise complain(ValueError, name, came, f"{' or '.join(known)} for torch's class")
+    sizes = {"d_model": config.d_model, "nhead": config.num_heads}
     options = {
         "dim_feedforward": config.d_ff, "dropout": config.dropout, "bias": config.bias,
         "activation": ACTIVATIONS[config.activation], "layer_norm_eps": config.norm_eps,
         "batch_first": True, "norm_first": config.wiring == "pre",
     }  # fmt: skip
-    theirs = nn.Transformer(
-        config.d_model, config.num_heads, config.num_encoder_layers, config.num_decoder_layers,
-        **options,
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    encoder = nn.TransformerEncoder(  # torch's own would warn of nested tensors that it can not use
+        nn.TransformerEncoderLayer(**sizes, **options), layers[0], _torch_norm(config),
+        enable_nested_tensor=False,
     )  # fmt: skip
-    for stack in (theirs.encoder, theirs.decoder):
-        if not config.final_norm:  # torch always makes one
-            stack.norm = None
-        elif not config.bias:  # torch leaves a shift out of it, and so do the layers' norms
-            stack.norm.bias = None
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(**sizes, **options), layers[1], _torch_norm(config)
+    )
+    theirs = nn.Transformer(
+        **sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    )
     theirs = theirs.to(ours.output.weight).train(ours.training)
     with torch.no_grad():
-        for mine, yours in _stack_pairs(ours, theirs):
+        for mine, yours in stack_pairs(ours, theirs):
             yours.copy_(mine)
     return theirs
 
@@ -117,16 +141,24 @@ def _config(
     )
 
 
-def _stack_pairs(ours: nn.Module, theirs: nn.Transformer) -> Iterator[tuple[Tensor, Tensor]]:
+def _torch_norm(config: Any) -> nn.LayerNorm | None:
+    """The norm at the end of a stack, which torch's own constructor always makes."""
+    if not config.final_norm:
+        return None
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)
+
+
+def stack_pairs(ours: nn.Module, theirs: nn.Transformer) -> Iterator[tuple[Tensor, Tensor]]:
     """Every parameter of the two stacks beside its twin in torch's."""
     for mine, yours in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
         for layer, twin in zip(mine.layers, yours.layers, strict=True):
-            yield from _layer_pairs(layer, twin)
+            yield from layer_pairs(layer, twin)
         if mine.norm is not None:
             yield from _same(mine.norm, yours.norm)
 
 
-def _layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+def layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every parameter of an encoder or decoder layer beside its twin in torch's."""
     yield from _attention_pairs(layer.attention, twin.self_attn)
     if hasattr(layer, "cross_attention"):
         yield from _attention_pairs(layer.cross_attention, twin.multihead_attn)

@@ -137,9 +137,10 @@ class FeedForward(nn.Module):
 class ConvFeedForward(FeedForward):
     """The same network as convolutions with a kernel of one token: a window that sees no neighbor.
 
-    The layers are nn.Conv1d, which wants the numbers of a token in the middle axis.
+    The layers are nn.Conv1d, which wants the numbers of a token in the last axis but one. All
+    tokens of all samples stand in one row, since no window reaches from one to the next.
 
-    Shapes: (B, L, D) -> (B, L, D), by way of (B, d_ff, L).
+    Shapes: (*batch, D) -> (*batch, D), by way of (d_ff, tokens).
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.3, "two convolutions with kernel size 1".
     """
@@ -149,11 +150,12 @@ class ConvFeedForward(FeedForward):
         """A layer that takes d_in numbers of a token to d_out."""
         return nn.Conv1d(d_in, d_out, kernel_size=1, bias=bias)
 
-    def transform(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def transform(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow, with the tokens in the last axis."""
-        if x.ndim != 3:
-            raise complain(ValueError, "x", f"shape {shape_of(x)}", "3 axes, (B, L, D)")
-        return super().transform(x.transpose(1, 2)).transpose(1, 2)  # B D L inside
+        if not x.numel():
+            return x.clone()  # nn.Conv1d refuses a row without tokens
+        row = x.reshape(-1, self.d_model).T  # D tokens
+        return super().transform(row).T.reshape(x.shape)  # *batch D
 
     @classmethod
     def from_linear(cls, theirs: FeedForward) -> ConvFeedForward:

@@ -273,11 +273,7 @@ class Residual(nn.Module):
             return x + self._change(x, sublayer(self.norm(x))), total
         change = self._change(x, sublayer(x))
         if self.wiring == "dual":
-            if total is None:
-                raise complain(ValueError, "total", None, 'a tensor like x for the wiring "dual"')
-            if total.shape != x.shape:
-                wanted = f"the shape of x, {shape_of(x)}"
-                raise complain(ValueError, "total", f"shape {shape_of(total)}", wanted)
+            need_total(total, x)
             total = total + change
         stream = x if self.alpha == 1.0 else self.alpha * x
         return self.norm(stream + change), total
@@ -359,6 +355,15 @@ def need_features(x: object, weight: object = None, bias: object = None, **other
         if x.shape[-1:] != tensor.shape:
             wanted = f"one number a feature of x, ({x.shape[-1]},)"
             raise complain(ValueError, name, f"shape {shape_of(tensor)}", wanted)
+
+
+def need_total(total: Tensor | None, x: Tensor) -> None:
+    """Raise unless the sum of the wiring "dual" is there and has the shape of x."""
+    if total is None:
+        raise complain(ValueError, "total", None, 'a tensor like x for the wiring "dual"')
+    if total.shape != x.shape:
+        wanted = f"the shape of x, {shape_of(x)}"
+        raise complain(ValueError, "total", f"shape {shape_of(total)}", wanted)
 
 
 def need_backend(backend: object) -> None:

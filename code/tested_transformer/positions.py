@@ -39,7 +39,8 @@ def sinusoidal_positions(
 
     layout: "interleaved" puts each cosine beside its sine (the paper), "halves" all sines before all
     cosines (Marian). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
-    large. Angles are made in float64: in float32 an angle of 100,000 is off by up to 0.004.
+    large. Angles are made in float64: in float32 the numbers around 100,000 lie 1/128 apart, and the
+    sine of such an angle is as wrong.
 
     Shapes: (*batch) -> (*batch, D).
     Raises: TypeError or ValueError that name the argument.

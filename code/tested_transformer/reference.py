@@ -354,3 +354,358 @@ def local_weights(scores, centers, half_width, gaussian=False):
 
 def _pairs(query, key):
     return np.zeros((*query.shape[:-1], key.shape[-2]), dtype=query.dtype)
+
+
+# --- Multi-head attention and the cache -----------------------------------------------------------
+
+
+def multi_head(
+    x, w_query, w_key, w_value, w_output, num_heads, *, context=None, mask=None, causal=False,
+    num_kv_heads=None,
+):  # fmt: skip
+    """Sample by sample and head by head: d columns of each matrix, attention, side by side, w_output.
+
+    Shapes: x (B, L, D), context (B, S, Dc), weights (D, D), (Dc, G d), (Dc, G d), (D, D), mask
+    broadcastable to (B, H, L, S) -> (B, L, D). Source: Vaswani et al. 2017, section 3.2.2.
+    """
+    x = _wide(x)
+    context = x if context is None else _wide(context)
+    d, groups = w_query.shape[1] // num_heads, num_kv_heads or num_heads
+    shape = (len(x), num_heads, x.shape[1], context.shape[1])
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    output = np.zeros((*x.shape[:2], w_output.shape[1]), dtype=x.dtype)
+    for b in range(len(x)):
+        heads = []
+        for h in range(num_heads):
+            own = slice(h * d, (h + 1) * d)
+            group = h // (num_heads // groups)
+            shared = slice(group * d, (group + 1) * d)
+            query = matmul(x[b], w_query[:, own])
+            key, value = (matmul(context[b], w[:, shared]) for w in (w_key, w_value))
+            heads.append(attention(query, key, value, mask=mask[b, h], causal=causal))
+        output[b] = matmul(np.concatenate(heads, axis=1), w_output)
+    return output
+
+
+def cached_attention(query, key, value, chunks, real, rows):
+    """Causal attention of each token to itself and the real ones before it, after the rows moved.
+
+    After the first chunk the batch is rearranged: row b goes on where row rows[b] was, if rows are
+    given. Shapes: (B, H, L, d), (B, G, L, d), (B, G, L, dv), real (B, L) -> (B, H, L, dv).
+    """
+    first = chunks[0]
+    keep = np.ones((len(query), query.shape[2]), dtype=bool) if real is None else real
+    start = [a[:, :, :first] for a in (query, key, value)]
+    before = attention(*start, mask=keep[:, None, None, :first], causal=True)
+    rows = range(len(query)) if rows is None else rows
+    key, value = (np.concatenate([a[rows][:, :, :first], a[:, :, first:]], 2) for a in (key, value))
+    keep = np.concatenate([keep[rows][:, :first], keep[:, first:]], 1)
+    after = attention(query[:, :, first:], key, value, mask=keep[:, None, None], causal=True)
+    return np.concatenate([before, after], axis=2)
+
+
+# --- Norms and residual connections ---------------------------------------------------------------
+
+
+def layer_norm(x, weight, bias, eps=1e-5):
+    """(x - mean) / sqrt(var + eps) weight + bias, each token by its own D numbers.
+
+    Shapes: (*batch, D), (D), (D) -> (*batch, D). Source: Ba et al. 2016, equations 3 and 4.
+    """
+    x, weight, bias = map(_wide, (x, weight, bias))
+    output = np.zeros_like(x)
+    for token in np.ndindex(x.shape[:-1]):
+        numbers = x[token]
+        mean = sum(numbers) / len(numbers)
+        variance = sum((n - mean) ** 2 for n in numbers) / len(numbers)
+        for i, n in enumerate(numbers):
+            output[(*token, i)] = (n - mean) / np.sqrt(variance + eps) * weight[i] + bias[i]
+    return output
+
+
+def rms_norm(x, weight, eps=1e-6):
+    """X / sqrt(mean of x^2 + eps) weight. Shapes: (*batch, D), (D) -> (*batch, D).
+
+    Source: Zhang and Sennrich 2019, equation 4.
+    """
+    x, weight = map(_wide, (x, weight))
+    output = np.zeros_like(x)
+    for token in np.ndindex(x.shape[:-1]):
+        square = sum(n * n for n in x[token]) / x.shape[-1]
+        for i, n in enumerate(x[token]):
+            output[(*token, i)] = n / np.sqrt(square + eps) * weight[i]
+    return output
+
+
+def batch_norm(x, weight, bias, eps=1e-5):
+    """Each feature by its mean and variance over all tokens of all samples.
+
+    Shapes: (*batch, D), (D), (D) -> (*batch, D). Source: Ioffe and Szegedy 2015, algorithm 1.
+    """
+    x, weight, bias = map(_wide, (x, weight, bias))
+    output = np.zeros_like(x)
+    tokens = list(np.ndindex(x.shape[:-1]))
+    for i in range(x.shape[-1]):
+        mean = sum(x[(*t, i)] for t in tokens) / len(tokens)
+        variance = sum((x[(*t, i)] - mean) ** 2 for t in tokens) / len(tokens)
+        for t in tokens:
+            output[(*t, i)] = (x[(*t, i)] - mean) / np.sqrt(variance + eps) * weight[i] + bias[i]
+    return output
+
+
+def residual_stack(x, w, gain, wiring, alpha=1.0):
+    """A stack of N sublayers f_n(x) = tanh(x w_n), wired with norms in one of four ways.
+
+    Shapes: x (L, D), w (N, D, D), gain (N + 1, D), the last for a final norm -> (L, D).
+    Source: post: Vaswani et al. 2017; pre: Xiong et al. 2020; deep: Wang et al. 2022; dual: Xie et
+    al. 2023.
+    """
+    x, w, gain = map(_wide, (x, w, gain))
+    total = x
+    for matrix, g in zip(w, gain[:-1], strict=True):
+        if wiring == "pre":
+            x = x + np.tanh(matmul(layer_norm(x, g, 0 * g), matrix))
+            continue
+        change = np.tanh(matmul(x, matrix))
+        total = total + change
+        x = layer_norm((alpha if wiring == "deep" else 1) * x + change, g, 0 * g)
+    if wiring == "pre":
+        return layer_norm(x, gain[-1], 0 * gain[-1])
+    return x + layer_norm(total, gain[-1], 0 * gain[-1]) if wiring == "dual" else x
+
+
+# --- The feed-forward network ---------------------------------------------------------------------
+
+
+def error_function(z):
+    """erf(z) as 2/sqrt(pi) exp(-z^2) (z + 2 z^3/3 + 4 z^5/15 + ...), a series without cancellation.
+
+    >>> round(float(error_function(np.float64(1.0))), 6)
+    0.842701
+    """
+    size = min(abs(z), type(z)(7))  # beyond 7 it is 1 in every dtype here
+    term = total = size
+    n = 0
+    while term > total * np.finfo(type(total)).eps / 8:
+        n += 1
+        term = term * 2 * size * size / (2 * n + 1)
+        total = total + term
+    half_pi = 2 * np.arctan(type(z)(1))
+    return np.sign(z) * np.sqrt(2 / half_pi) * np.exp(-size * size) * total
+
+
+def bend(x, activation):
+    """One number through the activation of that name. Sources: as in `feed_forward.py`."""
+    one = type(x)(1)
+    if activation == "relu":
+        return max(x, 0 * one)
+    if activation == "silu":
+        return x / (1 + np.exp(-x))
+    if activation == "gelu":
+        return x * (1 + error_function(x / np.sqrt(2 * one))) / 2
+    if activation == "gelu_tanh":
+        pi = 4 * np.arctan(one)
+        return x * (1 + np.tanh(np.sqrt(2 / pi) * (x + 44715 * one / 10**6 * x**3))) / 2
+    raise ValueError(activation)
+
+
+def feed_forward(x, w_widen, b_widen, w_narrow, b_narrow, activation="relu"):
+    """Each token alone: d_ff dot products, each bent, then D dot products of these.
+
+    Shapes: (*batch, D), (D, d_ff), (d_ff), (d_ff, D), (D) -> (*batch, D).
+    Source: Vaswani et al. 2017, equation 2.
+    """
+    x, w_widen, b_widen, w_narrow, b_narrow = map(_wide, (x, w_widen, b_widen, w_narrow, b_narrow))
+    output = np.zeros((*x.shape[:-1], len(b_narrow)), dtype=x.dtype)
+    for token in np.ndindex(x.shape[:-1]):
+        pairs = zip(w_widen.T, b_widen, strict=True)
+        wide = np.array([bend(dot(x[token], w) + b, activation) for w, b in pairs], dtype=x.dtype)
+        output[token] = [dot(wide, w) + b for w, b in zip(w_narrow.T, b_narrow, strict=True)]
+    return output
+
+
+def swiglu(x, w_gate, w_widen, w_narrow):
+    """Each token alone: two rows of d_ff dot products, one bent by SiLU, multiplied, then narrowed.
+
+    Shapes: (*batch, D), (D, d_ff), (D, d_ff), (d_ff, D) -> (*batch, D).
+    Source: Shazeer 2020, equation 6.
+    """
+    x, w_gate, w_widen, w_narrow = map(_wide, (x, w_gate, w_widen, w_narrow))
+    output = np.zeros((*x.shape[:-1], w_narrow.shape[1]), dtype=x.dtype)
+    for token in np.ndindex(x.shape[:-1]):
+        wide = [
+            bend(dot(x[token], gate), "silu") * dot(x[token], value)
+            for gate, value in zip(w_gate.T, w_widen.T, strict=True)
+        ]
+        output[token] = [dot(np.array(wide, dtype=x.dtype), w) for w in w_narrow.T]
+    return output
+
+
+def sinusoidal_positions(positions, d_model, base=10000.0, layout="interleaved"):
+    """sin and cos of pos / base^(2i/D) for each pair i, one entry at a time, in longdouble.
+
+    Shapes: (*batch) -> (*batch, D). Source: Vaswani et al. 2017, section 3.5.
+    """
+    positions = np.asarray(positions)
+    table = np.zeros((*positions.shape, d_model), dtype=np.longdouble)
+    for *place, column in np.ndindex(table.shape):
+        pair, is_cosine = divmod(column, 2)
+        if layout == "halves":
+            sines = (d_model + 1) // 2
+            pair, is_cosine = column % sines, column >= sines
+        exponent = np.longdouble(2 * pair) / d_model
+        angle = positions[tuple(place)] / np.longdouble(base) ** exponent
+        table[(*place, column)] = np.cos(angle) if is_cosine else np.sin(angle)
+    return table
+
+
+def shift_matrix(offset, d_model, base=10000.0, layout="interleaved"):
+    """A rotation by offset x frequency for each pair, zero elsewhere. Shapes: numbers -> (D, D)."""
+    turn = np.zeros((d_model, d_model), dtype=np.longdouble)
+    for pair in range(d_model // 2):
+        angle = offset / np.longdouble(base) ** (np.longdouble(2 * pair) / d_model)
+        sine, cosine = 2 * pair, 2 * pair + 1
+        if layout == "halves":
+            sine, cosine = pair, pair + d_model // 2
+        turn[sine, sine] = turn[cosine, cosine] = np.cos(angle)
+        turn[sine, cosine], turn[cosine, sine] = np.sin(angle), -np.sin(angle)
+    return turn
+
+
+def segmented_embedding(
+    tokens, segments, token_table, segment_table, position_table, norm_weight, norm_bias
+):
+    """Three rows added, then mean 0 and variance 1. Shapes: (B, L) twice, tables -> (B, L, D).
+
+    Source: Devlin et al. 2019, section 3.
+    """
+    tables = [_wide(t) for t in (token_table, segment_table, position_table)]
+    weight, bias = _wide(norm_weight), _wide(norm_bias)
+    output = np.zeros((*tokens.shape, len(weight)), dtype=weight.dtype)
+    for b, place in np.ndindex(tokens.shape):
+        rows = (tokens[b, place], segments[b, place], place)
+        x = sum(table[row] for table, row in zip(tables, rows, strict=True))
+        mean = sum(x) / len(x)
+        variance = sum((number - mean) ** 2 for number in x) / len(x)
+        output[b, place] = (x - mean) / np.sqrt(variance + x.dtype.type("1e-12")) * weight + bias
+    return output
+
+
+def relative_attention(query, key, value, key_table, value_table=None, mask=None, causal=False):
+    """Attention of one sequence, each pair with the vectors of its clipped distance added.
+
+    Shapes: (*batch, L, d), (*batch, S, d), (*batch, S, dv), (2K + 1, d), (2K + 1, dv) ->
+    (*batch, L, dv). Source: Shaw et al. 2018, equations 3 to 5.
+    """
+    query, key, value, key_table = map(_wide, (query, key, value, key_table))
+    no_table = np.zeros((len(key_table), value.shape[-1]))
+    value_table = _wide(no_table if value_table is None else value_table)
+    clip = len(key_table) // 2
+    length, keys = query.shape[-2], key.shape[-2]
+    allowed = np.broadcast_to(True if mask is None else mask, (*query.shape[:-1], keys))
+    output = np.zeros((*query.shape[:-1], value.shape[-1]), dtype=query.dtype)
+    for *batch, i in np.ndindex(query.shape[:-1]):
+        rows = [min(max(j - (i + keys - length), -clip), clip) + clip for j in range(keys)]
+        k, v, q = key[tuple(batch)], value[tuple(batch)], query[(*batch, i)]
+        scores = [dot(q, k[j] + key_table[row]) / np.sqrt(q.dtype.type(len(q)))
+                  for j, row in enumerate(rows)]  # fmt: skip
+        seen = [allowed[(*batch, i, j)] and is_allowed(i, j, length, keys, causal=causal)
+                for j in range(keys)]  # fmt: skip
+        weights = masked_softmax(np.array(scores, dtype=query.dtype), np.array(seen))
+        for j, row in enumerate(rows):
+            output[(*batch, i)] += weights[j] * (v[j] + value_table[row])
+    return output
+
+
+# --- The whole model ------------------------------------------------------------------------------
+
+
+def transformer(source, target, weights, config):
+    """Logits (B, L, V) of source (B, S) and target (B, L), with weights by name; post- or pre-norm.
+
+    Names are those of `Transformer`, matrices (out, in). config: a TransformerConfig with sinusoidal
+    positions or none, and LayerNorm. Source: Vaswani et al. 2017, section 3.
+    """
+    weights = {name: _wide(array) for name, array in weights.items()}
+    seen, written = (_words_seen(ids, config.pad_id) for ids in (source, target))
+    memory = embedded(source, weights["source_embedding.table.weight"], config)
+    memory = stack(memory, weights, "encoder", config, seen)
+    language = "source" if config.target_vocab is None else "target"
+    table = weights[f"{language}_embedding.table.weight"]
+    x = stack(embedded(target, table, config), weights, "decoder", config, written, memory, seen)
+    output = {"w.weight": table, "w.bias": weights.get("output.bias", 0 * table[:, 0])}
+    if not config.tied_output:
+        output["w.weight"] = weights["output.weight"]
+    return linear(x, output, "w")
+
+
+def _words_seen(ids, pad_id):
+    """The mask (B, 1, 1, S) that hides padding; True everywhere if no token is padding."""
+    pad_id = np.iinfo(ids.dtype).min if pad_id is None else pad_id
+    return padding_mask_from_tokens(ids, pad_id)
+
+
+def embedded(ids, table, config):
+    """Each id's row times sqrt(D), plus its position among the words. Shapes: (B, L) -> (B, L, D)."""
+    table = _wide(table)
+    width = table.shape[1]
+    scale = np.sqrt(table.dtype.type(width)) if config.scale_embedding else 1
+    x = np.zeros((*ids.shape, width), dtype=table.dtype)
+    for b, row in enumerate(ids):
+        place = 0
+        for i, token in enumerate(row):
+            x[b, i] = table[token] * scale
+            if config.positions == "sinusoidal":
+                x[b, i] += sinusoidal_positions(place, width, layout=config.position_layout)
+            place += token != config.pad_id
+    return x
+
+
+def stack(x, weights, name, config, mask, memory=None, memory_mask=None):
+    """All layers of the encoder, or of the decoder if there is a memory. Shapes: (B, L, D)."""
+    layers = config.num_encoder_layers if memory is None else config.num_decoder_layers
+    for number in range(layers):
+        at = f"{name}.layers.{number}"
+        own = (f"{at}.attention", config.num_heads, mask, memory is not None)
+        sublayers = [lambda x, own=own: heads(x, x, weights, *own)]
+        if memory is not None:
+            cross = (f"{at}.cross_attention", config.num_heads, memory_mask, False)
+            sublayers.append(lambda x, cross=cross: heads(x, memory, weights, *cross))
+        sublayers.append(lambda x, at=at: network(x, weights, at, config.activation))
+        for i, sublayer in enumerate(sublayers):
+            norm = f"{at}.residuals.{i}.norm"
+            if config.wiring == "pre":
+                x = x + sublayer(normed(x, weights, norm, config.norm_eps))
+            else:
+                x = normed(x + sublayer(x), weights, norm, config.norm_eps)
+    return normed(x, weights, f"{name}.norm", config.norm_eps) if config.final_norm else x
+
+
+def heads(x, context, weights, name, num_heads, mask, causal):
+    """Attention from x to the context, with biases, each head on its own columns. (B, L, D)."""
+    parts = (("query", x), ("key", context), ("value", context))
+    parts = [linear(a, weights, f"{name}.{part}") for part, a in parts]
+    query, key, value = (np.stack(np.split(a, num_heads, axis=-1), axis=1) for a in parts)
+    found = attention(query, key, value, mask=mask, causal=causal)  # B H L d
+    return linear(np.concatenate(list(found.swapaxes(0, 1)), axis=-1), weights, f"{name}.output")
+
+
+def network(x, weights, at, activation):
+    """The feed-forward network of the layer at that place. Shapes: (B, L, D)."""
+    widen, narrow = (weights[f"{at}.feed_forward.{part}.weight"].T for part in ("widen", "narrow"))
+    biases = [weights.get(f"{at}.feed_forward.{part}.bias", 0 * w[0])
+              for part, w in (("widen", widen), ("narrow", narrow))]  # fmt: skip
+    return feed_forward(x, widen, biases[0], narrow, biases[1], activation)
+
+
+def normed(x, weights, name, eps):
+    """LayerNorm with the weights of that name; without a shift if there is none."""
+    weight = weights[f"{name}.weight"]
+    return layer_norm(x, weight, weights.get(f"{name}.bias", 0 * weight), eps)
+
+
+def linear(x, weights, name):
+    """The map x W^T + b, with W (out, in); without b if there is none. Shapes: (*batch, in) -> (*batch, out)."""
+    matrix = weights[f"{name}.weight"]
+    found = matmul(x.reshape(-1, x.shape[-1]), matrix.T).reshape(*x.shape[:-1], len(matrix))
+    return found + weights.get(f"{name}.bias", 0 * matrix[:, 0])

@@ -21,14 +21,27 @@ from .errors import (
     need_rank,
     shape_of,
 )
-from .feed_forward import FeedForward
-from .layers import LayerNorm, Residual, RMSNorm, deepnorm_constants, deepnorm_init
+from .feed_forward import ACTIVATIONS, FeedForward
+from .layers import (
+    WIRINGS,
+    LayerNorm,
+    Residual,
+    RMSNorm,
+    deepnorm_constants,
+    deepnorm_init,
+)
 from .masks import causal_mask, combine_masks, padding_mask_from_tokens
 from .multi_head import MultiHeadAttention, need_sequence
-from .positions import LearnedPositions, SinusoidalPositions
+from .positions import LAYOUTS, LearnedPositions, SinusoidalPositions
 
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
-POSITIONS = ("sinusoidal", "learned", "none")
+CHOICES = {
+    "activation": tuple(ACTIVATIONS),
+    "wiring": WIRINGS,
+    "norm": tuple(NORMS),
+    "positions": ("sinusoidal", "learned", "none"),
+    "position_layout": LAYOUTS,
+}
 
 # --- Configuration --------------------------------------------------------------------------------
 
@@ -50,7 +63,7 @@ class TransformerConfig:
     d_ff: int | None = None  # None: 4 x d_model
     dropout: float = 0.1
     activation: str = "relu"
-    bias: bool = True  # in every linear layer of the stacks
+    bias: bool = True  # in every linear layer and norm of the stacks
     wiring: str = "post"  # where the norm stands: see Residual
     norm: str = "layer"
     norm_eps: float = 1e-5
@@ -95,10 +108,13 @@ class TransformerConfig:
             need_bool(name, getattr(self, name))
         need_probability("dropout", self.dropout)
         need_positive("norm_eps", self.norm_eps)
-        for name, known in (("norm", NORMS), ("positions", POSITIONS)):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 came, wanted = repr(getattr(self, name)), f"one of {', '.join(known)}"
                 raise complain(ValueError, name, came, wanted)
+        if self.d_model % self.num_heads:
+            wanted = f"a number that divides d_model = {self.d_model}"
+            raise complain(ValueError, "num_heads", self.num_heads, wanted)
         if self.wiring == "dual" and not self.final_norm:
             raise complain(
                 ValueError, "final_norm", False, 'True: the wiring "dual" ends in a norm'
@@ -138,6 +154,7 @@ class Embedding(nn.Module):
         self, vocab: int, config: TransformerConfig, table: nn.Embedding | None = None
     ) -> None:
         super().__init__()
+        need_config(config)
         width = config.d_model
         self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
         self.positions = _positions(config)
@@ -156,10 +173,10 @@ class Embedding(nn.Module):
         return self.dropout(x)
 
     def _encode(self, places: Tensor, num_places: int) -> Tensor:
-        if places.numel() <= num_places:
+        if isinstance(self.positions, LearnedPositions) or places.numel() <= num_places:
             return self.positions(places)
         every = torch.arange(num_places, device=places.device)
-        return self.positions(every)[places]  # each position once, then looked up
+        return self.positions(every)[places]  # each sinusoid once, then looked up
 
 
 class EncoderLayer(nn.Module):
@@ -172,6 +189,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, alpha: float = 1.0) -> None:
         super().__init__()
+        need_config(config)
         self.attention = _attention(config)
         self.feed_forward = _feed_forward(config)
         self.residuals = nn.ModuleList(_residual(config, alpha) for _ in range(2))
@@ -202,6 +220,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, alpha: float = 1.0) -> None:
         super().__init__()
+        need_config(config)
         self.attention = _attention(config)
         self.cross_attention = _attention(config)
         self.feed_forward = _feed_forward(config)
@@ -250,6 +269,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        need_config(config)
         alpha = _constants(config)[0][0]
         layers = config.num_encoder_layers
         self.layers = nn.ModuleList(EncoderLayer(config, alpha) for _ in range(layers))
@@ -285,6 +305,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        need_config(config)
         alpha = _constants(config)[1][0]
         layers = config.num_decoder_layers
         self.layers = nn.ModuleList(DecoderLayer(config, alpha) for _ in range(layers))
@@ -344,6 +365,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        need_config(config)
         self.config = config
         self.source_embedding = Embedding(config.source_vocab, config)
         shared = self.source_embedding.table if config.target_vocab is None else None
@@ -513,6 +535,12 @@ class Transformer(nn.Module):
 # --- How a configuration becomes parts ------------------------------------------------------------
 
 
+def need_config(config: Any) -> None:
+    """Raise unless config is a TransformerConfig."""
+    if not isinstance(config, TransformerConfig):
+        raise complain(TypeError, "config", type(config).__name__, "a TransformerConfig")
+
+
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model, config.num_heads, bias=config.bias, dropout=config.dropout
@@ -527,7 +555,8 @@ def _feed_forward(config: TransformerConfig) -> FeedForward:
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
-    return NORMS[config.norm](config.d_model, eps=config.norm_eps)
+    options = {"bias": config.bias} if config.norm == "layer" else {}  # RMSNorm has no shift
+    return NORMS[config.norm](config.d_model, eps=config.norm_eps, **options)
 
 
 def _residual(config: TransformerConfig, alpha: float) -> Residual:

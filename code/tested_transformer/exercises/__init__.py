@@ -7,9 +7,13 @@ from typing import Any
 
 from ..errors import complain
 from ..specs.judge import Verdict, judge
-from . import ch01, ch02, ch03, ch04
+from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09
 
-EXERCISES = {spec.name: spec for chapter in (ch01, ch02, ch03, ch04) for spec in chapter.EXERCISES}
+EXERCISES = {
+    spec.name: spec
+    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09)
+    for spec in chapter.EXERCISES
+}
 
 
 def check(name: str, function: Any) -> Verdict:

@@ -2,8 +2,15 @@
 
 from ..errors import complain
 from .attention import ATTENTION
+from .block import BLOCK
+from .cache import CACHE
+from .feed_forward import FEED_FORWARD, SWIGLU
 from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
 from .masks import MASK_SPECS
+from .model import MODEL
+from .multi_head import MULTI_HEAD
+from .norms import NORM_SPECS
+from .positions import POSITIONS
 from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring import SCORING
 from .self_attention import SELF_ATTENTION
@@ -18,6 +25,14 @@ SPECS = {
         SCALED_SCORES,
         *SCORING,
         *MASK_SPECS,
+        *POSITIONS,
+        MULTI_HEAD,
+        CACHE,
+        *NORM_SPECS,
+        BLOCK,
+        FEED_FORWARD,
+        SWIGLU,
+        MODEL,
     )
 }
 

@@ -235,9 +235,11 @@ class Run:
 
 
 def _keywords(candidate: Any) -> set[str] | None:
-    """The names a candidate takes; None if it takes any."""
-    target = candidate.forward if isinstance(candidate, torch.nn.Module) else candidate
-    parameters = inspect.signature(target).parameters.values()
+    """The names a candidate takes, a module class when made or when called; None if it takes any."""
+    targets = [candidate.forward if isinstance(candidate, torch.nn.Module) else candidate]
+    if isinstance(candidate, type) and issubclass(candidate, torch.nn.Module):
+        targets.append(candidate.forward)
+    parameters = [p for t in targets for p in inspect.signature(t).parameters.values()]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return {p.name for p in parameters}

@@ -1,0 +1,385 @@
+"""Exercises of chapter 6: positional encoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .. import reference
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.positions import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
+from ..specs.positions_mutants import SinusoidFormula
+
+# --- 6.1: sinusoids -------------------------------------------------------------------------------
+
+
+class InFloat32(SinusoidFormula):
+    """What a reader writes: angles in float32 are exact enough for near positions."""
+
+    def angles(self, places, d_model, base):
+        return places.float()[..., None] * self.frequencies(d_model, base).float()
+
+
+def _plain_cases(seed: int) -> list[Case]:
+    """One row of near positions in the paper's layout, even widths and odd."""
+    kept = {"positions", "d_model"}
+    return [
+        case
+        for case in sinusoid_cases(seed)
+        if set(case.arguments) == kept and case.arguments["positions"].max() < 1000
+    ]
+
+
+TOO_FINE = ("angles in float32", "a table of 1,000 sinusoids")  # no case here can show these two
+
+SINUSOIDS = replace(
+    SINUSOIDAL_POSITIONS,
+    name="ch06.sinusoids",
+    statement="sinusoids(positions, d_model): column 2i of position p is sin(p / 10000^(2i/D)), column 2i+1 "
+    "its cosine; positions (*batch), integers -> (*batch, D); D may be odd",
+    cases=_plain_cases,
+    ruler=InFloat32(),
+    mutants=tuple(m for m in SINUSOIDAL_POSITIONS.mutants if m.name not in TOO_FINE),
+    points=2,
+)
+
+# --- 6.2: the shift -------------------------------------------------------------------------------
+
+SHIFT = replace(
+    SHIFT_MATRIX,
+    name="ch06.shift",
+    statement="shift(offset, d_model): the (D, D) matrix R with R PE(pos) = PE(pos + offset) for every pos, "
+    "PE being the interleaved sinusoids with base 10000; D is even",
+    cases=lambda seed: [
+        case for case in SHIFT_MATRIX.cases(seed) if set(case.arguments) == {"offset", "d_model"}
+    ],
+    points=2,
+)
+
+# --- 6.3: which row for which pair ----------------------------------------------------------------
+
+
+def _rows(num_queries, num_keys, max_distance):
+    """clip(j - (i + S - L)) + K, pair by pair."""
+    rows = np.zeros((num_queries, num_keys), dtype=np.int64)
+    for i, j in np.ndindex(rows.shape):
+        distance = j - (i + num_keys - num_queries)
+        rows[i, j] = min(max(distance, -max_distance), max_distance) + max_distance
+    return rows
+
+
+def _row_cases(seed: int) -> list[Case]:
+    sizes = [(2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 0), (2, 5, 2), (1, 6, 3), (7, 7, 9)]
+    names = ("num_queries", "num_keys", "max_distance")
+    return [Case(f"L = {s[0]}, S = {s[1]}, K = {s[2]}", dict(zip(names, s, strict=True)))
+            for s in sizes]  # fmt: skip
+
+
+def _distances(queries, keys):
+    return torch.arange(keys) - torch.arange(queries)[:, None]
+
+
+def rows_not_clipped(num_queries, num_keys, max_distance):
+    return _distances(num_queries, num_keys) + num_queries - num_keys + max_distance
+
+
+def rows_reversed(num_queries, num_keys, max_distance):
+    back = num_keys - num_queries - _distances(num_queries, num_keys)
+    return back.clamp(-max_distance, max_distance) + max_distance
+
+
+def rows_from_zero(num_queries, num_keys, max_distance):
+    places = _distances(num_queries, num_keys)
+    return places.clamp(-max_distance, max_distance) + max_distance
+
+
+def rows_not_moved(num_queries, num_keys, max_distance):
+    places = _distances(num_queries, num_keys) + num_queries - num_keys
+    return places.clamp(-max_distance, max_distance)
+
+
+def _in_range(run: Run, case: Case) -> Problem | None:
+    rows, last = run.value(case), 2 * case.arguments["max_distance"]
+    if rows.min() < 0 or rows.max() > last:
+        return Problem(f"rows from 0 to {last}", f"{rows.min()} to {rows.max()}")
+    return None
+
+
+def _own_row(run: Run, case: Case) -> Problem | None:
+    """A query's own key has distance 0, row K."""
+    rows, clip = run.value(case), case.arguments["max_distance"]
+    own = np.diagonal(rows, rows.shape[1] - rows.shape[0])
+    return compare(np.full(len(own), clip), own, 0.0, "the rows of the queries' own keys")
+
+
+def _later_is_larger(run: Run, case: Case) -> Problem | None:
+    rows = run.value(case)
+    if (np.diff(rows, axis=1) < 0).any():
+        return Problem("rows that grow from left to right", str(rows.tolist()))
+    return None
+
+
+ROWS = Spec(
+    name="ch06.relative_rows",
+    statement="relative_rows(num_queries, num_keys, max_distance): integers (L, S), clip(j - p, -K, K) + K "
+    "for key j and a query at place p; the last query stands at the last key",
+    required=("num_queries", "num_keys", "max_distance"),
+    reference=_rows,
+    cases=_row_cases,
+    checks=(
+        SHAPE,
+        Check("a row for every pair", "The tables have rows 0 to 2K: clip, then add K.", _in_range),
+        Check(
+            "distance 0 is row K",
+            "A query's own key is in the middle of the table. Query i stands at place i + S - L.",
+            _own_row,
+        ),
+        Check(
+            "later keys have larger rows",
+            "The distance is the key's place less the query's: j - p, not p - j.",
+            _later_is_larger,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "not clipped", rows_not_clipped, "a row for every pair",
+            symptom="IndexError, or with negative indices silently other rows.",
+            cause="Clip to -K ... K before K is added.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the sign reversed", rows_reversed, "later keys have larger rows",
+            symptom="Left is right and right is left.",
+            cause="p - j in place of j - p.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "every query counted from 0", rows_from_zero, "distance 0 is row K",
+            symptom="Right without a cache, wrong with one.",
+            cause="With a cache the first new query stands at S - L.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "K not added", rows_not_moved, "a row for every pair",
+            symptom="Negative indices read the table from its end: no error.",
+            cause="Distances start at -K, rows at 0.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=1,
+)  # fmt: skip
+
+# --- 6.4: places in a padded batch ----------------------------------------------------------------
+
+
+def _places(real):
+    """Each real token's number among the real ones before it; 0 for padding."""
+    places = np.zeros(real.shape, dtype=np.int64)
+    for b, row in enumerate(real):
+        seen = 0
+        for t, is_real in enumerate(row):
+            places[b, t] = seen if is_real else 0
+            seen += int(is_real)
+    return places
+
+
+def places_of_the_columns(real):
+    return torch.arange(real.shape[1]).expand(real.shape).clone()
+
+
+def places_from_one(real):
+    return torch.where(real, real.cumsum(1), 0)
+
+
+def padding_below_zero(real):
+    return real.cumsum(1) - 1
+
+
+def places_from_the_end(real):
+    return torch.where(real, real.flip(1).cumsum(1).flip(1) - 1, 0)
+
+
+def _real_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def rows(*lengths: int, left: bool = False) -> np.ndarray:
+        table = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
+        return table[:, ::-1].copy() if left else table
+
+    return [
+        Case("no padding", {"real": rows(3, 3)}),
+        Case("padding on the right", {"real": rows(3, 1)}),
+        Case("padding on the left", {"real": rows(2, 4, left=True)}),
+        Case("an empty row", {"real": rows(3, 0)}),
+        Case("padding anywhere", {"real": rng.random((3, 7)) < 0.6}),
+    ]
+
+
+def _first(run: Run, case: Case) -> Problem | None:
+    real, places = case.arguments["real"], run.value(case)
+    for b in np.flatnonzero(real.any(1)):
+        start = int(real[b].argmax())
+        if places[b, start] != 0:
+            return Problem(f"0 for the first word of row {b}", str(places[b, start]))
+    return None
+
+
+def _valid(run: Run, case: Case) -> Problem | None:
+    places = run.value(case)
+    return Problem("places of at least 0", str(places.min())) if (places < 0).any() else None
+
+
+def _padding_zero(run: Run, case: Case) -> Problem | None:
+    padding = run.value(case)[~case.arguments["real"]]
+    return compare(np.zeros_like(padding), padding, 0.0, "the places of padding")
+
+
+PLACES = Spec(
+    name="ch06.places",
+    statement="places(real): from a boolean (B, L), True for words, the place of each word among the words "
+    "of its row, 0, 1, 2 ..., and 0 for padding; integers (B, L)",
+    required=("real",),
+    reference=_places,
+    cases=_real_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check("no place below 0", "A table has no row -1; an embedding raises or reads its end.",
+              _valid),
+        Check(
+            "the first word stands at 0",
+            "However many padding tokens stand before it, the first word of a row has place 0.",
+            _first,
+        ),
+        Check("padding stands at 0", "Padding gets place 0, which every table has.", _padding_zero),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "places of the columns", places_of_the_columns, "the first word stands at 0",
+            symptom="A row padded on the left is translated differently from the same row alone.",
+            cause="arange counts the padding too.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "places counted from 1", places_from_one, "the first word stands at 0",
+            symptom="Every word has its neighbor's vector.",
+            cause="cumsum counts the word itself: subtract 1.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "place -1 for padding", padding_below_zero, "no place below 0",
+            symptom="An error, or the last row of the table.",
+            cause="cumsum - 1 is -1 before the first word.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "places counted from the end", places_from_the_end, "the first word stands at 0",
+            symptom="The last word stands at 0.",
+            cause="The sum runs from the wrong side.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=1,
+)  # fmt: skip
+
+# --- 6.5: weights for the other layout ------------------------------------------------------------
+
+
+def _to_halves(weight):
+    """Row c of the answer meets column c of a table in halves."""
+    d_model = len(weight)
+    order = [*range(0, d_model, 2), *range(1, d_model, 2)]
+    return np.array([weight[row] for row in order], dtype=weight.dtype)
+
+
+def halves_to_interleaved(weight):
+    rows = torch.empty_like(weight)
+    sines = (len(weight) + 1) // 2
+    rows[0::2], rows[1::2] = weight[:sines], weight[sines:]
+    return rows
+
+
+def cosines_first(weight):
+    return torch.cat((weight[1::2], weight[0::2]))
+
+
+def columns_moved(weight):
+    return torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)
+
+
+def left_alone(weight):
+    return weight.clone()
+
+
+def _weight_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    shapes = [(4, 2), (2, 3), (6, 5), (7, 4), (12, 12)]
+    return [
+        Case(f"D = {shape[0]}", {"weight": rng.normal(size=shape)}, torch.float64)
+        for shape in shapes
+    ]
+
+
+def _same_products(run: Run, case: Case) -> Problem | None:
+    weight, positions = case.arguments["weight"], np.arange(9)
+    interleaved, halves = (
+        reference.sinusoidal_positions(positions, len(weight), layout=layout).astype(float)
+        for layout in ("interleaved", "halves")
+    )
+    return compare(interleaved @ weight, halves @ run.value(case), 1e-9, "PE @ weight")
+
+
+TO_HALVES = Spec(
+    name="ch06.to_halves",
+    statement="to_halves(weight): from the weight (D, d) of a layer x @ weight that was trained with interleaved "
+    "sinusoids, the weight that gives the same numbers with sinusoids in halves",
+    required=("weight",),
+    reference=_to_halves,
+    cases=_weight_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the same products",
+            "Halves @ new weight must be interleaved @ old weight, for every position.",
+            _same_products,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "moved the other way", halves_to_interleaved, "the same products",
+            symptom="Right for D = 2 and nothing else.",
+            cause="This turns halves into interleaved; the question is the way back.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "cosines before sines", cosines_first, "the same products",
+            symptom="Every sine meets a cosine's weights.",
+            cause="Halves are [sin | cos]: even rows first.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "columns moved", columns_moved, "the same products",
+            symptom="The outputs are reordered, the inputs are not.",
+            cause="In x @ weight the rows of the weight meet the columns of x.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "weights left alone", left_alone, "the same products",
+            symptom="Loads without an error and gives nonsense.",
+            cause="Each weight belongs to a column, and the columns have moved.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=2,
+)  # fmt: skip
+
+EXERCISES = (SINUSOIDS, SHIFT, ROWS, PLACES, TO_HALVES)

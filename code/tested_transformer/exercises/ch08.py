@@ -1,0 +1,396 @@
+"""Exercises of chapter 8: the feed-forward network."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..specs.feed_forward import CHECKS, FEED_FORWARD, SWIGLU
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+
+# --- The network ----------------------------------------------------------------------------------
+
+
+def _without_options(seed: int) -> list[Case]:
+    options = {"activation", "dropout"}
+    return [case for case in FEED_FORWARD.cases(seed) if not options & set(case.arguments)]
+
+
+_OF_ALL_BENDS = {"ReLU, whatever was asked for", "GELU's tanh form for the exact one"}
+
+FUNCTION = replace(
+    FEED_FORWARD,
+    name="ch08.feed_forward",
+    statement="feed_forward(x, w_widen, b_widen, w_narrow, b_narrow): relu(x w_widen + b_widen) "
+    "w_narrow + b_narrow; x (*batch, D), w_widen (D, d_ff), w_narrow (d_ff, D)",
+    cases=_without_options,
+    checks=[check for check in CHECKS if "dropout" not in check.needs],
+    mutants=[
+        mutant
+        for mutant in FEED_FORWARD.mutants
+        if mutant.candidate is not None
+        and not isinstance(mutant.candidate, type)
+        and mutant.name not in _OF_ALL_BENDS
+    ],
+    points=1,
+)
+
+# --- Dead units -----------------------------------------------------------------------------------
+
+
+def _dead_reference(x: np.ndarray, w_widen: np.ndarray, b_widen: np.ndarray) -> np.ndarray:
+    """True for a unit that is above 0 for no token."""
+    tokens = x.reshape(-1, x.shape[-1])
+    return np.array(
+        [
+            all(reference.dot(token, w) + b <= 0 for token in tokens)
+            for w, b in zip(w_widen.T, b_widen, strict=True)
+        ],
+        dtype=bool,
+    )
+
+
+def silent_once(x, w_widen, b_widen):
+    """Dead if some token leaves it silent."""
+    return (x @ w_widen + b_widen <= 0).flatten(0, -2).any(0)
+
+
+def silent_on_average(x, w_widen, b_widen):
+    """Dead if the mean is not above 0."""
+    return (x @ w_widen + b_widen).flatten(0, -2).mean(0) <= 0
+
+
+def one_sample_asked(x, w_widen, b_widen):
+    """Dead if the first sample leaves it silent."""
+    first = x if x.ndim == 2 else x[0]
+    return (first @ w_widen + b_widen <= 0).flatten(0, -2).all(0)
+
+
+def strictly_below(x, w_widen, b_widen):
+    """Dead if all are below 0; a unit that is exactly 0 counts as alive."""
+    return (x @ w_widen + b_widen < 0).flatten(0, -2).all(0)
+
+
+def _dead_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, shape, d_ff, shift=0.0) -> Case:
+        """Small whole numbers, so that exact zeros occur."""
+        return Case(
+            label,
+            {
+                "x": rng.integers(-2, 3, size=shape).astype(float),
+                "w_widen": rng.integers(-2, 3, size=(shape[-1], d_ff)).astype(float),
+                "b_widen": rng.integers(-3, 3, size=d_ff) + shift,
+            },
+        )
+
+    return [
+        case("one token", (1, 2), 6),
+        case("two tokens", (2, 2), 12),
+        case("all alive", (20, 3), 5, 9.0),
+        case("all dead", (20, 3), 5, -99.0),
+        case("a batch", (3, 2, 3), 40, -4.0),
+        case("two batch axes", (2, 2, 3, 4), 40, -6.0),
+    ]
+
+
+def _alive_are_alive(run: Run, case: Case) -> Problem | None:
+    wanted, got = _dead_reference(**case.arguments), run.value(case)
+    wrong = np.flatnonzero(got & ~wanted)
+    return Problem(f"unit {wrong[0]} alive", "dead") if len(wrong) else None
+
+
+def _dead_are_dead(run: Run, case: Case) -> Problem | None:
+    wanted, got = _dead_reference(**case.arguments), run.value(case)
+    wrong = np.flatnonzero(wanted & ~got)
+    return Problem(f"unit {wrong[0]} dead", "alive") if len(wrong) else None
+
+
+DEAD_UNITS = Spec(
+    name="ch08.dead_units",
+    statement="dead_units(x, w_widen, b_widen): boolean (d_ff), True for a ReLU unit that gives 0 "
+    "for every token of x; x (*batch, L, D), w_widen (D, d_ff), b_widen (d_ff)",
+    required=("x", "w_widen", "b_widen"),
+    reference=_dead_reference,
+    cases=_dead_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "one token keeps a unit alive",
+            "A unit that is above 0 for a single token of a single sample is not dead.",
+            _alive_are_alive,
+        ),
+        Check(
+            "exactly 0 is silent",
+            "Where the sum is 0, ReLU gives 0 and its slope is 0: silent, like below 0.",
+            _dead_are_dead,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "silent for one token", silent_once, "one token keeps a unit alive",
+            symptom="Nearly every unit is reported dead.",
+            cause="any in place of all: silence now and then is what a ReLU is for.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "silent on average", silent_on_average, "one token keeps a unit alive",
+            symptom="Units that fire rarely and strongly are reported dead.",
+            cause="The mean over tokens is compared with 0; the largest one decides.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "only one sample asked", one_sample_asked, "one token keeps a unit alive",
+            symptom="The count falls as the first sample grows longer.",
+            cause="The batch axis is not looked at.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "a zero taken for life", strictly_below, "exactly 0 is silent",
+            symptom="Too few dead units, where inputs are 0 or one-hot.",
+            cause="< 0 in place of <= 0.",
+            seen="made for this book", chapter=8,
+        ),
+    ),
+    chapter=8,
+    points=1,
+)  # fmt: skip
+
+# --- A memory by hand -----------------------------------------------------------------------------
+
+
+def _every_question(width: int) -> np.ndarray:
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=width)))
+
+
+def _asked(answer: Any, arguments: dict[str, Any]) -> Tensor:
+    """What the network with these weights says to every vector of signs."""
+    w_widen, b_widen, w_narrow, b_narrow = answer
+    questions = torch.from_numpy(_every_question(arguments["keys"].shape[1]))
+    return (questions @ w_widen + b_widen).relu() @ w_narrow + b_narrow
+
+
+def _memory_reference(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The value of the key that the question is, and 0 for a stranger."""
+    questions = _every_question(keys.shape[1])
+    output = np.zeros((len(questions), values.shape[1]), dtype=values.dtype)
+    for row, question in enumerate(questions):
+        for key, value in zip(keys, values, strict=True):
+            if (key == question).all():
+                output[row] = value
+    return output
+
+
+def remembers_without_bias(keys, values):
+    """relu(x . k) / D."""
+    width = keys.shape[1]
+    return keys.T, torch.zeros(len(keys)).double(), values / width, 0 * values[0]
+
+
+def remembers_with_bias_of_the_width(keys, values):
+    """relu(x . k - D): the match itself gives 0."""
+    bias = torch.full((len(keys),), -float(keys.shape[1])).double()
+    return keys.T, bias, values, 0 * values[0]
+
+
+def remembers_twice(keys, values):
+    """relu(x . k - (D - 2)): the match gives 2."""
+    bias = torch.full((len(keys),), 2.0 - keys.shape[1]).double()
+    return keys.T, bias, values, 0 * values[0]
+
+
+def _memory_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, number, width, depth) -> Case:
+        keys = rng.permutation(_every_question(width))[:number]
+        return Case(label, {"keys": keys, "values": rng.normal(size=(number, depth))})
+
+    return [
+        case("one fact", 1, 2, 1),
+        case("two facts", 2, 3, 2),
+        case("every question has an answer", 8, 3, 4),
+        case("five facts", 5, 4, 3),
+        case("twenty facts", 20, 5, 2),
+    ]
+
+
+def _is_key(case: Case) -> np.ndarray:
+    keys = case.arguments["keys"]
+    questions = _every_question(keys.shape[1])
+    return (questions[:, None] == keys).all(-1).any(1)
+
+
+def _silent_for_strangers(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)[~_is_key(case)]
+    return compare(np.zeros_like(got), got, 1e-9, "the answers to strangers")
+
+
+def _keys_answered(run: Run, case: Case) -> Problem | None:
+    known = _is_key(case)
+    return compare(_memory_reference(**case.arguments)[known], run.value(case)[known], 1e-9)
+
+
+REMEMBER = Spec(
+    name="ch08.remember",
+    statement="remember(keys, values): weights (w_widen, b_widen, w_narrow, b_narrow) with which "
+    "relu(x w_widen + b_widen) w_narrow + b_narrow is values[i] where x is keys[i], and 0 for every "
+    "other x of signs; keys (N, D) of +1 and -1, no two alike, values (N, dv), float64",
+    required=("keys", "values"),
+    reference=_memory_reference,
+    cases=_memory_cases,
+    read=_asked,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a stranger gets nothing",
+            "For signs that are no key every unit must be silent.",
+            _silent_for_strangers,
+            when=lambda case: not _is_key(case).all(),
+        ),
+        Check("a key gets its value", "Where x is keys[i], the answer is values[i].", _keys_answered),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a memory without thresholds", remembers_without_bias, "a stranger gets nothing",
+            symptom="Similar questions get a part of the answer: facts blur into each other.",
+            cause="b_1 is 0; only a full match, x . k = D, may pass.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "a threshold that nothing passes", remembers_with_bias_of_the_width,
+            "a key gets its value",
+            symptom="The network answers 0 to everything.",
+            cause="With b_1 = -D even the match gives max(0, 0).",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "a match that counts twice", remembers_twice, "a key gets its value",
+            symptom="Every answer is twice what it should be.",
+            cause="x . k falls in steps of 2; with b_1 = -(D - 2) the match gives 2, not 1.",
+            seen="made for this book", chapter=8,
+        ),
+    ),
+    chapter=8,
+    points=3,
+)  # fmt: skip
+
+# --- The share of the work ------------------------------------------------------------------------
+
+
+def _share_reference(length: int, d_model: int, d_ff: int) -> float:
+    """2 FLOPs for each weight and token, and for each pair of tokens twice D."""
+    network = 2 * length * (d_model * d_ff + d_ff * d_model)
+    projections = 2 * length * 4 * d_model * d_model
+    pairs = 2 * length * length * (d_model + d_model)
+    return network / (network + projections + pairs)
+
+
+def share_of_parameters(length, d_model, d_ff):
+    """Weights, not FLOPs."""
+    return d_ff / (d_ff + 2 * d_model)
+
+
+def share_without_projections(length, d_model, d_ff):
+    """Attention as scores and mixing alone."""
+    return d_ff / (d_ff + length)
+
+
+def share_without_mixing(length, d_model, d_ff):
+    """The scores are counted, the mean of the values is not."""
+    return 2 * d_ff / (2 * d_ff + 4 * d_model + length)
+
+
+def share_per_token(length, d_model, d_ff):
+    """The network for one token, the attention for all."""
+    return d_ff / (d_ff + length * (2 * d_model + length))
+
+
+def _share_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    sizes = [(1, 2, 8), (4, 2, 8), (10, 8, 32), (16, 8, 32), (100, 8, 32), (1000, 512, 2048)]
+    sizes += [tuple(map(int, rng.integers(1, 99, size=3))) for _ in range(3)]
+    return [
+        Case(f"L = {length}", {"length": length, "d_model": d_model, "d_ff": d_ff})
+        for length, d_model, d_ff in sizes
+    ]
+
+
+def _half(run: Run, case: Case) -> Problem | None:
+    d_model = case.arguments["d_model"]
+    share = run.value(case, length=2 * d_model, d_ff=4 * d_model)
+    return compare(np.array(0.5), share, 1e-12, "share at L = 2 D, d_ff = 4 D")
+
+
+def _falls(run: Run, case: Case) -> Problem | None:
+    length = case.arguments["length"]
+    near, far = run.value(case), run.value(case, length=2 * length)
+    return None if far < near else Problem("less at twice the length", f"{near:.4g}, {far:.4g}")
+
+
+SHARE = Spec(
+    name="ch08.ffn_share",
+    statement="ffn_share(length, d_model, d_ff): the share of the feed-forward network in the FLOPs of "
+    "an encoder layer, between 0 and 1; a product of (a, b) and (b, c) takes 2abc FLOPs, all else none",
+    required=("length", "d_model", "d_ff"),
+    reference=_share_reference,
+    cases=_share_cases,
+    checks=(
+        SHAPE,
+        Check("longer, smaller", "Attention grows with the square of the length.", _falls),
+        Check(
+            "half at twice the width",
+            "At d_ff = 4 D, network and attention cost the same where L = 2 D.",
+            _half,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "parameters for FLOPs", share_of_parameters, "longer, smaller",
+            symptom="Two thirds at every length.",
+            cause="The scores have no parameters, and they cost L^2 D all the same.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "attention without its projections", share_without_projections,
+            "half at twice the width",
+            symptom="Nearly 1 for short sequences.",
+            cause="Four products with D x D matrices are not counted.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the mean of the values not counted", share_without_mixing, "half at twice the width",
+            symptom="The share falls half as fast as it should.",
+            cause="There are two products over all pairs: Q K^T, and the weights times V.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the network for one token", share_per_token, "half at twice the width",
+            symptom="The share is nearly 0 for any sentence.",
+            cause="The network runs once for each of the L tokens.",
+            seen="made for this book", chapter=8,
+        ),
+    ),
+    chapter=8,
+    points=2,
+)  # fmt: skip
+
+EXERCISES = (
+    FUNCTION,
+    DEAD_UNITS,
+    replace(SWIGLU, name="ch08.swiglu", points=1),
+    REMEMBER,
+    SHARE,
+)

@@ -1,0 +1,76 @@
+"""The exercises of chapter 8: a right answer passes, the usual mistakes are named."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tested_transformer import FeedForward, MultiHeadAttention
+from tested_transformer.exercises import check
+from tested_transformer.exercises.ch08 import EXERCISES
+
+
+def feed_forward(x, w_widen, b_widen, w_narrow, b_narrow):
+    return (x @ w_widen + b_widen).relu() @ w_narrow + b_narrow
+
+
+def dead_units(x, w_widen, b_widen):
+    return (x @ w_widen + b_widen).flatten(0, -2).amax(0) <= 0
+
+
+def swiglu(x, w_gate, w_widen, w_narrow):
+    gate = x @ w_gate
+    return (gate * gate.sigmoid() * (x @ w_widen)) @ w_narrow
+
+
+def remember(keys, values):
+    count, width = keys.shape
+    return keys.T, keys.new_full((count,), 1 - width), values, values.new_zeros(values.shape[1])
+
+
+def ffn_share(length, d_model, d_ff):
+    return d_ff / (d_ff + 2 * d_model + length)
+
+
+SOLUTIONS = {
+    "ch08.feed_forward": feed_forward,
+    "ch08.dead_units": dead_units,
+    "ch08.swiglu": swiglu,
+    "ch08.remember": remember,
+    "ch08.ffn_share": ffn_share,
+}
+
+
+def test_every_exercise_has_a_solution_here():
+    assert [spec.name for spec in EXERCISES] == list(SOLUTIONS)
+    assert all(spec.points > 0 for spec in EXERCISES)
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_right_answer_passes(name):
+    verdict = check(name, SOLUTIONS[name])
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_unwritten_answer_is_no_mistake(name):
+    assert "not written yet" in repr(check(name, lambda *arguments: ...))
+
+
+def test_a_memory_may_spend_more_units_than_facts():
+    def spendthrift(keys, values):
+        w_widen, b_widen, w_narrow, b_narrow = remember(keys, values)
+        twice = torch.cat([w_narrow, w_narrow]) / 2
+        return torch.cat([w_widen, w_widen], 1), torch.cat([b_widen, b_widen]), twice, b_narrow
+
+    assert check("ch08.remember", spendthrift).passed
+
+
+@pytest.mark.parametrize(("length", "d_model", "d_ff"), [(5, 8, 32), (40, 8, 24)])
+def test_the_share_is_what_torch_counts(length, d_model, d_ff):
+    x = torch.zeros(1, length, d_model)
+    flops = []
+    for part in (FeedForward(d_model, d_ff), MultiHeadAttention(d_model, 2, backend="plain")):
+        with FlopCounterMode(display=False) as counter:
+            part(x)
+        flops.append(counter.get_total_flops())
+    assert flops[0] / sum(flops) == pytest.approx(ffn_share(length, d_model, d_ff), abs=1e-12)
