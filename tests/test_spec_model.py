@@ -95,6 +95,7 @@ class ByHand(nn.Module):
 RIGHT = {"the package's": Transformer, "the mutants' base": ModelSteps, "by hand": ByHand}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("right", RIGHT.values(), ids=RIGHT)
 def test_right_implementations_pass(right, seed):
@@ -107,6 +108,7 @@ def test_a_function_that_makes_a_module_will_do():
     assert judge(MODEL, lambda config: ByHand(config)).passed
 
 
+@pytest.mark.slow
 def test_the_package_is_as_exact_as_torch():
     """In units of eps x the largest logit, against the reference in a wider dtype."""
     for case in MODEL.cases(0):
@@ -162,6 +164,7 @@ def test_not_written_yet():
     assert judge(MODEL, Stub).unwritten
 
 
+@pytest.mark.slow
 def test_a_module_made_anew_is_judged_anew():
     """A reader's cell may change what the same function makes."""
     kinds = [ByHand]

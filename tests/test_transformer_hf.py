@@ -11,6 +11,7 @@ from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, sh
 from tested_transformer.transformer import Transformer
 
 KINDS = ["marian", "bart", "mbart"]
+pytestmark = pytest.mark.slow
 
 
 def sentences(seed: int, batch: int, *lengths: int) -> list[torch.Tensor]:

@@ -120,6 +120,8 @@ API = {
         "padding_mask", "padding_mask_from_tokens", "causal_mask", "window_mask", "prefix_mask",
         "document_mask", "combine_masks", "masked_softmax",
     ],
+    "describe": ["describe_mask", "MaskReport"],
+    "conventions": ["compare_libraries"],
     "multi_head": ["MultiHeadAttention", "split_heads", "join_heads", "HeadByHead"],
     "cache": ["KeyValueCache", "DecoderCache"],
     "positions": [
@@ -142,9 +144,21 @@ API = {
         "count_parameters", "measure_parameters", "count_flops", "measure_flops",
         "count_activations", "measure_activations", "Counts", "side_by_side",
     ],
-    "describe": ["describe_mask", "MaskReport"],
-    "conventions": ["compare_libraries"],
     "number_words": ["german_words", "english_words"],
+    "data": [
+        "single_numbers", "number_rows", "number_pair", "read_pairs", "Pair", "Split",
+        "Vocabulary", "pad", "lengths", "make_batch", "make_batches", "Batch",
+    ],
+    "losses": ["cross_entropy", "token_accuracy"],
+    "schedules": ["paper_rate", "one_cycle_rate"],
+    "training": ["Recipe", "Trainer", "evaluate", "Evaluation", "History"],
+    "checkpoint": [
+        "save_trained", "load_trained", "save_checkpoint", "load_checkpoint", "CheckpointError",
+    ],
+    "generation": [
+        "generate", "beam_search", "translate", "Translation", "Session", "Sampling", "Generated",
+        "keep_top_k", "keep_top_p", "repeat_penalty",
+    ],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
     "errors": ["BackendError"],
