@@ -48,7 +48,7 @@ def test_sources_are_the_public_definitions():
 def test_text_stays_in_its_box():
     for box in BOXES:
         assert text_width(box.title, 13.5) * 72 < BOX - 15, box.title
-        both = text_width(f"ch. {box.chapter}", 12) + text_width(box.file, 12)
+        both = text_width(f"ch. {box.chapter}", 12.0) + text_width(box.file, 12.0)
         assert 72 * both < BOX - 22, box.file
         assert 0 <= box.left <= WIDTH - BOX
 

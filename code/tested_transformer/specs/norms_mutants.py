@@ -160,7 +160,7 @@ RMS_MUTANTS = (
     Mutant(
         "an RMSNorm that subtracts the mean", mean_subtracted, "the direction stays",
         symptom="A token of equal numbers becomes zero: its answer is LayerNorm's.",
-        cause="RMSNorm divides and nothing else; without the mean it saves one pass.",
+        cause="RMSNorm divides by one number and subtracts nothing.",
         seen="made for this book", chapter=7,
     ),
     Mutant(
