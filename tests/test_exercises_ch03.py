@@ -2,12 +2,9 @@
 
 import math
 
-import pytest
 import torch
 
 from tested_transformer import check
-from tested_transformer.exercises.ch03 import EXERCISES
-from tested_transformer.specs import judge
 
 
 def softmax(scores):
@@ -51,7 +48,7 @@ def temperature(scores, target):
     return torch.tensor(low)
 
 
-RIGHT = {
+SOLUTIONS = {
     "ch03.softmax": softmax,
     "ch03.softmax_backward": softmax_backward,
     "ch03.score_gap": score_gap,
@@ -61,18 +58,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("spec", EXERCISES, ids=lambda spec: spec.name)
-def test_exercise(spec):
-    for seed in range(3):
-        verdict = judge(spec, RIGHT[spec.name], seed=seed)
-        assert verdict.passed, verdict
-        assert not verdict.skipped
-    assert spec.chapter == 3
-    assert spec.points > 0
-
-
-def test_unwritten_and_unreadable_answers():
-    assert check("ch03.fold", lambda weight, bias, num_heads: ...).unwritten
+def test_unreadable_answers():
     verdict = check("ch03.fold", lambda weight, bias, num_heads: weight)
     assert not verdict.passed
     assert "two tensors" in repr(verdict)

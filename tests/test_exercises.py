@@ -1,0 +1,52 @@
+"""Every exercise of every chapter: a right answer passes, an empty one is no mistake.
+
+The right answers stand in test_exercises_chNN.py, written apart from the package; what is special to
+a chapter is tested there, and test_specs.py holds the usual mistakes.
+"""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tested_transformer.exercises import EXERCISES
+from tested_transformer.specs.judge import judge
+
+CHAPTERS = sorted(path.stem for path in Path(__file__).parent.glob("test_exercises_ch*.py"))
+SOLUTIONS = {
+    name: solution
+    for chapter in CHAPTERS
+    for name, solution in importlib.import_module(chapter).SOLUTIONS.items()
+}
+
+
+class Unwritten:
+    """A class whose object answers nothing: for an exercise that asks for a class."""
+
+    def __call__(self, *arguments): ...
+
+
+def test_every_exercise_has_a_solution():
+    assert list(SOLUTIONS) == list(EXERCISES)
+
+
+def test_every_exercise_says_its_chapter_and_points():
+    for name, spec in EXERCISES.items():
+        assert name.startswith(f"ch{spec.chapter:02}.")
+        assert spec.points > 0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_right_answer_passes(name, seed):
+    verdict = judge(EXERCISES[name], SOLUTIONS[name], seed=seed)
+    assert verdict.passed, verdict
+    assert not verdict.skipped
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_unwritten_answer_is_no_mistake(name):
+    is_class = isinstance(SOLUTIONS[name], type)
+    verdict = judge(EXERCISES[name], Unwritten if is_class else lambda *arguments: ...)
+    assert verdict.unwritten
+    assert "not written yet" in repr(verdict)
