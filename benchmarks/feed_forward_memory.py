@@ -1,0 +1,126 @@
+"""Which part holds the facts: attention, the feed-forward network, or both together?
+
+Four hundred facts of two kinds, small models with frozen embeddings, several seeds. Chapter 8 prints
+what this stores and trains one row again. About a minute of one processor for 5 seeds.
+
+Usage: OMP_NUM_THREADS=1 python benchmarks/feed_forward_memory.py [--seeds 5]
+"""
+
+import argparse
+import datetime
+import json
+import platform
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tested_transformer import FeedForward, MultiHeadAttention
+
+RESULTS = Path(__file__).parent / "results" / "feed_forward_memory.json"
+WIDTH, ANSWERS, STEPS, RATE = 16, 20, 200, 0.01
+FACTS = {  # the words of each of 400 facts
+    "words": torch.arange(400)[:, None],
+    "pairs": torch.cartesian_prod(torch.arange(20), torch.arange(20, 40)),
+}
+ROWS = [  # kind of facts, parts: "attention", or the inner width of a feed-forward network
+    ("words", ["attention"]),
+    ("words", ["attention"] * 3),
+    ("words", [32]),
+    ("words", [128]),
+    ("pairs", [32]),
+    ("pairs", ["attention"]),
+    ("pairs", ["attention", 32]),
+    ("pairs", ["attention"] * 2),
+    ("pairs", ["attention", 128]),
+]
+
+
+class Model(nn.Module):
+    """Frozen embeddings, trained parts with residual connections, a frozen output matrix."""
+
+    def __init__(self, parts: list, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, WIDTH).requires_grad_(False)
+        self.parts = nn.ModuleList(
+            MultiHeadAttention(WIDTH, 2, backend="plain")
+            if part == "attention"
+            else FeedForward(WIDTH, part)
+            for part in parts
+        )
+        self.output = nn.Parameter(torch.randn(WIDTH, ANSWERS), requires_grad=False)
+
+    def forward(self, words: Tensor, without: int | None = None) -> Tensor:
+        """Scores of the answers, (N, 20), from words (N, L); one part may be left out."""
+        x = self.embed(words)  # N L D
+        for n, part in enumerate(self.parts):
+            if n != without:
+                x = x + part(x)
+        return x[:, -1] @ self.output
+
+
+def size(parts: list) -> int:
+    """The trained numbers."""
+    return sum(p.numel() for p in Model(parts, 1).parts.parameters())
+
+
+def memorize(kind: str, parts: list, seed: int) -> dict:
+    """Train one model; count the facts that it answers right, whole and without each part."""
+    torch.manual_seed(seed)
+    words, answers = FACTS[kind], torch.randint(ANSWERS, (len(FACTS[kind]),))
+    model = Model(parts, int(words.max()) + 1).double()
+    optimizer = torch.optim.Adam(model.parts.parameters(), lr=RATE)
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
+    for _ in range(STEPS):
+        loss = cross_entropy(model(words), answers)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        decay.step()
+
+    @torch.no_grad()
+    def held(without: int | None = None) -> int:
+        return int((model(words, without).argmax(-1) == answers).sum())
+
+    without = [held(n) for n in range(len(parts))]
+    return {"facts": kind, "parts": parts, "seed": seed, "held": held(), "held_without": without}
+
+
+def as_text(record: dict) -> str:
+    """JSON with one line a run, so that a change can be read."""
+    parts = {name: json.dumps(value) for name, value in record.items()}
+    parts["runs"] = "[\n  " + ",\n  ".join(map(json.dumps, record["runs"])) + "\n ]"
+    return "{\n" + ",\n".join(f' "{name}": {text}' for name, text in parts.items()) + "\n}\n"
+
+
+def main() -> None:
+    """Train every row from every seed, print a table and store the runs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    seeds = parser.parse_args().seeds
+    torch.set_num_threads(1)
+    runs = []
+    for kind, parts in ROWS:
+        same = [memorize(kind, parts, seed) for seed in range(seeds)]
+        held = [run["held"] for run in same]
+        without = [
+            median(numbers) for numbers in zip(*(run["held_without"] for run in same), strict=True)
+        ]
+        print(f"{kind}  {parts!s:40}{min(held):5}{median(held):5.0f}{max(held):5}  {without}")
+        runs += same
+    record = {
+        "what": f"facts held, of 400, each with one of {ANSWERS} random answers, after {STEPS} steps "
+        f"of Adam, width {WIDTH}, float64; held_without: the same with one part left out",
+        "runs": runs,
+        "seeds": seeds,
+        "processor": platform.machine(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+    }
+    RESULTS.write_text(as_text(record), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
