@@ -337,8 +337,8 @@ def _same_products(run: Run, case: Case) -> Problem | None:
 
 TO_HALVES = Spec(
     name="ch06.to_halves",
-    statement="to_halves(weight): from the weight (D, d) of a layer x @ weight that was trained with interleaved "
-    "sinusoids, the weight that gives the same numbers with sinusoids in halves",
+    statement="to_halves(weight): from the weight (D, d) of a layer table @ weight, where table holds "
+    "interleaved sinusoids, the weight that gives the same numbers with a table in halves",
     required=("weight",),
     reference=_to_halves,
     cases=_weight_cases,
