@@ -34,7 +34,7 @@ test-fast: $(VENV)/dev.stamp
 	@$(BIN)/python tools/run_tests.py --fast
 
 lab: $(VENV)/book.stamp
-	@$(BIN)/python -m jupyterlab chapters
+	@OMP_NUM_THREADS=1 $(BIN)/python -m jupyterlab chapters  # small products, and as the tests run them
 
 serve:
 	@test -f _build/html/index.html || { echo "There is no site yet: run make book first." >&2; exit 1; }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -70,7 +70,7 @@ def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     Raises: TypeError or ValueError that name the argument.
     Source: Holtzman et al. 2020, section 3.1.
 
-    >>> (keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -1).int().tolist()
+    >>> (keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
     [[1, 1, 0]]
     """
     need_logits(logits)
@@ -137,6 +137,7 @@ GREEDY = Sampling(temperature=0.0)
 # --- A model that is asked word by word -----------------------------------------------------------
 
 
+@runtime_checkable
 class Session(Protocol):
     """What `generate` and `beam_search` talk to: any model with a memory of what was said."""
 
