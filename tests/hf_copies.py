@@ -1,4 +1,4 @@
-"""Copies of Hugging Face's MarianMT, BART and mBART, weight by weight, and small random ones."""
+"""Copies of Hugging Face's MarianMT, BART, mBART and GPT-2, weight by weight, and small random ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
+from tested_transformer.language_model import LanguageModel
 from tested_transformer.transformer import Transformer, TransformerConfig
 
 PAD = 1
@@ -103,3 +104,56 @@ def _layer(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]
 def _both(mine: nn.Module, yours: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     yield mine.weight, yours.weight
     yield mine.bias, yours.bias
+
+
+# --- GPT-2 ----------------------------------------------------------------------------------------
+
+
+def small_gpt2(pad_id: int | None = PAD, **changes: Any) -> nn.Module:
+    """A GPT-2 with random weights, all sizes different, without dropout."""
+    options = {
+        "vocab_size": 17, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 3,
+        "n_inner": 20, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": pad_id,
+    }  # fmt: skip
+    theirs = hf.GPT2LMHeadModel(hf.GPT2Config(**options | changes, attn_implementation="eager"))
+    for parameter in theirs.parameters():  # theirs start near zero, where every word is as likely
+        nn.init.normal_(parameter, std=0.4)
+    return theirs.eval()
+
+
+def from_gpt2(theirs: nn.Module) -> LanguageModel:
+    """A copy as our LanguageModel, in their dtype and mode. Their matrices are stored transposed."""
+    c, body = theirs.config, theirs.transformer
+    ours = LanguageModel(
+        TransformerConfig(
+            source_vocab=c.vocab_size, d_model=c.n_embd, num_heads=c.n_head,
+            num_decoder_layers=c.n_layer, d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
+            wiring="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
+            max_length=c.n_positions, scale_embedding=False, pad_id=c.pad_token_id,
+        )
+    ).to(theirs.dtype).train(theirs.training)  # fmt: skip
+    with torch.no_grad():
+        ours.embedding.table.weight.copy_(body.wte.weight)
+        ours.embedding.positions.weight.copy_(body.wpe.weight)
+        pairs = [(ours.norm, body.ln_f)]
+        for layer, twin in zip(ours.layers, body.h, strict=True):
+            pairs += zip(
+                [each.norm for each in layer.residuals], [twin.ln_1, twin.ln_2], strict=True
+            )
+            heads = [layer.attention.query, layer.attention.key, layer.attention.value]
+            weights, biases = twin.attn.c_attn.weight.chunk(3, 1), twin.attn.c_attn.bias.chunk(3)
+            for linear, weight, bias in zip(heads, weights, biases, strict=True):
+                linear.weight.copy_(weight.T)
+                linear.bias.copy_(bias)
+            for linear, conv in (
+                (layer.attention.output, twin.attn.c_proj),
+                (layer.feed_forward.widen, twin.mlp.c_fc),
+                (layer.feed_forward.narrow, twin.mlp.c_proj),
+            ):
+                linear.weight.copy_(conv.weight.T)
+                linear.bias.copy_(conv.bias)
+        for mine, yours in pairs:
+            mine.weight.copy_(yours.weight)
+            mine.bias.copy_(yours.bias)
+    return ours

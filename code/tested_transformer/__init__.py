@@ -24,6 +24,7 @@ from .feed_forward import (
     relu,
     silu,
 )
+from .language_model import LanguageModel
 from .layers import (
     BatchNorm,
     DeepNormConstants,
@@ -140,6 +141,7 @@ API = {
         "TransformerConfig", "Transformer", "Embedding", "EncoderLayer", "Encoder", "DecoderLayer",
         "Decoder", "AttentionWeights",
     ],
+    "language_model": ["LanguageModel"],
     "counts": [
         "count_parameters", "measure_parameters", "count_flops", "measure_flops",
         "count_activations", "measure_activations", "Counts", "side_by_side",
@@ -156,9 +158,11 @@ API = {
         "save_trained", "load_trained", "save_checkpoint", "load_checkpoint", "CheckpointError",
     ],
     "generation": [
-        "generate", "beam_search", "translate", "Translation", "Session", "Sampling", "Generated",
-        "keep_top_k", "keep_top_p", "repeat_penalty",
+        "generate", "beam_search", "translate", "Translation", "Continuation", "Session",
+        "Sampling", "Generated", "keep_top_k", "keep_top_p", "repeat_penalty", "find_mistakes",
+        "Mistake",
     ],
+    "trained": ["number_trainer", "load_number_model"],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
     "errors": ["BackendError"],
@@ -183,6 +187,7 @@ __all__ = [
     "FeedForward",
     "HeadByHead",
     "KeyValueCache",
+    "LanguageModel",
     "LayerNorm",
     "LearnedPositions",
     "MultiHeadAttention",

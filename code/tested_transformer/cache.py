@@ -148,7 +148,12 @@ class LayerCache:
 
     def __init__(self, capacity: int) -> None:
         self.own = KeyValueCache(capacity=capacity)
-        self.cross = KeyValueCache(fixed=True)
+        self.cross = KeyValueCache(fixed=True)  # stays empty in a model without an encoder
+
+    @property
+    def filled(self) -> list[KeyValueCache]:
+        """Those that hold something."""
+        return [cache for cache in (self.own, self.cross) if cache.length]
 
 
 class DecoderCache:
@@ -175,7 +180,7 @@ class DecoderCache:
     @property
     def nbytes(self) -> int:
         """Bytes set aside in all layers."""
-        return sum(c.nbytes for layer in self.layers for c in (layer.own, layer.cross))
+        return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
 
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
         """Note which tokens of a new chunk are real; give back those of all tokens so far."""
@@ -188,8 +193,8 @@ class DecoderCache:
     def select(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows of the batch, in this order, in every layer."""
         for layer in self.layers:
-            layer.own.select(rows)
-            layer.cross.select(rows)
+            for cache in layer.filled:
+                cache.select(rows)
         self.real = self.real[rows]
 
     def truncate(self, length: int) -> None:

@@ -102,7 +102,9 @@ def _write_folder(place: Path, write: Callable[[Path], None]) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
         write(temporary)
-        temporary.chmod(0o755)  # mkdtemp lets nobody else in
+        temporary.chmod(0o755)  # mkdtemp lets nobody else in, nor does safetensors
+        for path in temporary.iterdir():
+            path.chmod(0o644)
         replaced = temporary.with_name(temporary.name + "-old")
         if place.exists():
             os.replace(place, replaced)

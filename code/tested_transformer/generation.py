@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from .cache import DecoderCache
-from .data import BOS, EOS, PAD, Vocabulary, pad
+from .data import BOS, EOS, PAD, Pair, Vocabulary, pad
 from .errors import (
     complain,
     need_count,
@@ -21,7 +22,8 @@ from .errors import (
     need_rank,
     shape_of,
 )
-from .transformer import Transformer
+from .language_model import LanguageModel
+from .training import device_of
 
 # --- Choosing a word ------------------------------------------------------------------------------
 
@@ -149,7 +151,9 @@ class Session(Protocol):
 
 
 class Translation:
-    """A session of a Transformer: the source is read once, then the target grows.
+    """A session of an encoder-decoder model: the source is read once, then the target grows.
+
+    The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`.
 
     With a cache each word is computed once, and the keys and values of the source once; without one
     the whole target is computed again for each word. The words are the same.
@@ -159,14 +163,12 @@ class Translation:
     Source: chapters 5 and 11.
     """
 
-    def __init__(
-        self, model: Transformer, source: Int[Tensor, "B S"], *, cache: bool = True
-    ) -> None:
+    def __init__(self, model: nn.Module, source: Int[Tensor, "B S"], *, cache: bool = True) -> None:
         self.model = model
         with torch.no_grad():
             self.memory = model.encode(source)  # B S D
         self.visible = model.padding(source)  # B 1 1 S, or None
-        self.cache: DecoderCache | None = model.new_cache() if cache else None
+        self.cache = model.new_cache() if cache else None
         self.said: Tensor | None = None
 
     @torch.no_grad()
@@ -184,6 +186,35 @@ class Translation:
         """Keep these rows, in this order."""
         self.memory = self.memory[rows]
         self.visible = None if self.visible is None else self.visible[rows]
+        if self.cache is not None:
+            self.cache.select(rows)
+        self.said = None if self.said is None else self.said[rows]
+
+
+class Continuation:
+    """A session of a language model: the prompt is fed first, then word after word.
+
+    Rows of different lengths are padded on the left, so that every row goes on at the same place.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 11.
+    """
+
+    def __init__(self, model: LanguageModel, *, cache: bool = True) -> None:
+        self.model = model
+        self.cache: DecoderCache | None = model.new_cache() if cache else None
+        self.said: Tensor | None = None
+
+    @torch.no_grad()
+    def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
+        """Take the next tokens; give the scores of the word after the last."""
+        if self.cache is None:
+            self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
+            tokens = self.said
+        return self.model(tokens, cache=self.cache)[:, -1]
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows, in this order."""
         if self.cache is not None:
             self.cache.select(rows)
         self.said = None if self.said is None else self.said[rows]
@@ -337,8 +368,8 @@ def _best_steps(logits: Tensor, scores: Tensor, count: int) -> list[list[tuple[f
 
 
 def translate(
-    model: Transformer,
-    sentences: list[list[str]],
+    model: nn.Module,
+    sentences: Sequence[Sequence[str]],
     source: Vocabulary,
     target: Vocabulary,
     *,
@@ -354,10 +385,9 @@ def translate(
     """
     if not sentences:
         return []
-    was_training = model.training
+    was_training, device = model.training, device_of(model)
     model.eval()
     try:
-        device = next(model.parameters()).device
         ids = pad([[*source.encode(words), EOS] for words in sentences]).to(device)
         start = torch.full((len(sentences), 1), BOS, device=device)
         session = Translation(model, ids, cache=cache)
@@ -368,6 +398,40 @@ def translate(
     finally:
         model.train(was_training)
     return found.decode(target)
+
+
+class Mistake(NamedTuple):
+    """A sentence that a model did not translate word for word, and what it said."""
+
+    pair: Pair
+    said: tuple[str, ...]
+
+
+def find_mistakes(
+    model: nn.Module,
+    pairs: Sequence[Pair],
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    batch_size: int = 500,
+    **options: Any,
+) -> list[Mistake]:
+    """Translate every pair's source and give back those that are not its target, word for word.
+
+    1 - len(mistakes) / len(pairs) is the exact match. Options are those of `translate`.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 10.
+    """
+    need_count("batch_size", batch_size)
+    mistakes = []
+    by_length = sorted(pairs, key=lambda pair: len(pair.target))
+    for first in range(0, len(by_length), batch_size):
+        some = by_length[first : first + batch_size]
+        said = translate(model, [pair.source for pair in some], source, target, **options)
+        both = zip(some, map(tuple, said), strict=True)
+        mistakes += [Mistake(pair, words) for pair, words in both if words != pair.target]
+    return mistakes
 
 
 # --- Checks ---------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ class Recipe:
     Source: AdamW: Loshchilov and Hutter 2019; betas: Vaswani et al. 2017, section 5.3.
     """
 
-    steps: int = 800
+    steps: int = 600
     batch_size: int = 64
     schedule: str = "one_cycle"
-    rate: float = 3e-3  # the peak; for "paper" the factor
+    rate: float = 2e-3  # the peak; for "paper" the factor
     warmup: float = 0.15  # a share of all steps
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .cache import DecoderCache, LayerCache
+from .cache import DecoderCache, KeyValueCache, LayerCache
 from .errors import (
     complain,
     need_bool,
@@ -158,7 +158,7 @@ class Embedding(nn.Module):
         width = config.d_model
         self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
         self.positions = _positions(config)
-        self.norm = _norm(config) if config.embedding_norm else None
+        self.norm = make_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
         self.scale = width**0.5 if config.scale_embedding else 1.0
 
@@ -182,6 +182,8 @@ class Embedding(nn.Module):
 class EncoderLayer(nn.Module):
     """Look at the whole sentence, then think about each token alone.
 
+    With causal=True it looks at the tokens so far only: the layer of a model without an encoder.
+
     Shapes: x (B, S, D) -> x, total and a list of the weights (B, H, S, S) if they are wanted. total
         is the second stream of the wiring "dual", None elsewhere.
     Source: Vaswani et al. 2017, section 3.1.
@@ -200,11 +202,16 @@ class EncoderLayer(nn.Module):
         total: Float[Tensor, "B S D"] | None = None,
         *,
         mask: Bool[Tensor, "..."] | None = None,
+        causal: bool = False,
+        cache: KeyValueCache | None = None,
         return_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """One layer."""
         found: list[Tensor] = []
-        attend = _sublayer(self.attention, found, mask=mask, return_weights=return_weights)
+        attend = _sublayer(
+            self.attention, found, mask=mask, causal=causal, cache=cache,
+            return_weights=return_weights,
+        )  # fmt: skip
         x, total = self.residuals[0](x, attend, total)
         x, total = self.residuals[1](x, self.feed_forward, total)
         return x, total, found
@@ -273,7 +280,7 @@ class Encoder(nn.Module):
         alpha = _constants(config)[0][0]
         layers = config.num_encoder_layers
         self.layers = nn.ModuleList(EncoderLayer(config, alpha) for _ in range(layers))
-        self.norm = _norm(config) if config.final_norm else None
+        self.norm = make_norm(config) if config.final_norm else None
         self.wiring = config.wiring
 
     def forward(
@@ -289,7 +296,7 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x, total, found = layer(x, total, mask=mask, return_weights=return_weights)
             weights += found
-        x = _finish(self.norm, x, total)
+        x = finish(self.norm, x, total)
         return (x, weights) if return_weights else x
 
 
@@ -309,7 +316,7 @@ class Decoder(nn.Module):
         alpha = _constants(config)[1][0]
         layers = config.num_decoder_layers
         self.layers = nn.ModuleList(DecoderLayer(config, alpha) for _ in range(layers))
-        self.norm = _norm(config) if config.final_norm else None
+        self.norm = make_norm(config) if config.final_norm else None
         self.wiring = config.wiring
 
     def forward(
@@ -341,7 +348,7 @@ class Decoder(nn.Module):
             )  # fmt: skip
             own += found[:1]
             cross += found[1:]
-        x = _finish(self.norm, x, total)
+        x = finish(self.norm, x, total)
         return (x, own, cross) if return_weights else x
 
 
@@ -388,8 +395,8 @@ class Transformer(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Score every next token of every prefix of the target."""
-        self._check_ids("source", source, self.config.source_vocab)
-        self._check_ids("target", target, self.config.output_vocab)
+        need_ids("source", source, self.config.source_vocab)
+        need_ids("target", target, self.config.output_vocab)
         if source.shape[0] != target.shape[0]:
             wanted = f"{source.shape[0]} rows, as the source has"
             raise complain(ValueError, "target", f"shape {shape_of(target)}", wanted)
@@ -413,8 +420,8 @@ class Transformer(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Read the source: its memory (B, S, D), from which the decoder writes."""
-        self._check_ids("source", source, self.config.source_vocab)
-        places = self._places(self._real(source))
+        need_ids("source", source, self.config.source_vocab)
+        places = places_of(real_tokens(source, self.config.pad_id))
         x = self.source_embedding(source, places, source.shape[1])
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
@@ -434,10 +441,10 @@ class Transformer(nn.Module):
         With a cache, target is the chunk that follows what the cache has seen; the mask covers all
         of it, (L, everything so far).
         """
-        self._check_ids("target", target, self.config.output_vocab)
-        real = self._real(target)
+        need_ids("target", target, self.config.output_vocab)
+        real = real_tokens(target, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        places = self._places(real)[:, -target.shape[1] :]
+        places = places_of(real)[:, -target.shape[1] :]
         x = self.target_embedding(target, places, real.shape[1])
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
@@ -464,25 +471,12 @@ class Transformer(nn.Module):
         The table times sqrt(D) has unit variance. With the wiring "deep" the matrices start smaller
         where DeepNorm says so.
         """
-        for stack, (_, beta) in zip(
-            (self.encoder, self.decoder), _constants(self.config), strict=True
-        ):
-            if self.config.wiring == "deep":
-                deepnorm_init(stack, beta)
-                continue
-            for module in stack.modules():
-                if isinstance(module, nn.Linear):
-                    nn.init.xavier_uniform_(module.weight)
-                    if module.bias is not None:
-                        nn.init.zeros_(module.bias)
+        stacks = self.encoder, self.decoder
+        for stack, (_, beta) in zip(stacks, _constants(self.config), strict=True):
+            draw_matrices(stack, self.config.wiring, beta)
         for embedding in (self.source_embedding, self.target_embedding):
-            nn.init.normal_(embedding.table.weight, std=self.config.d_model**-0.5)
-            if self.config.pad_id is not None:
-                nn.init.zeros_(embedding.table.weight[self.config.pad_id].detach())
-        if not self.config.tied_output:
-            nn.init.xavier_uniform_(self.output.weight)
-        if self.output.bias is not None:
-            nn.init.zeros_(self.output.bias)
+            draw_table(embedding.table, self.config)
+        draw_output(self.output, self.config)
 
     @classmethod
     def from_torch(
@@ -514,25 +508,58 @@ class Transformer(nn.Module):
 
         return transformer_to_torch(self)
 
-    def _real(self, ids: Tensor) -> Tensor:
-        pad_id = self.config.pad_id
-        return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
-
-    def _places(self, real: Tensor) -> Tensor:
-        return (real.cumsum(1) - 1).clamp(min=0)  # padding stands anywhere: it is hidden
-
-    def _check_ids(self, name: str, ids: Any, vocab: int) -> None:
-        need_integer_tensor(name, ids)
-        need_rank(name, ids, 2)
-        # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
-        if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
-            return
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= vocab:
-            raise complain(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
-
 
 # --- How a configuration becomes parts ------------------------------------------------------------
+
+
+def real_tokens(ids: Int[Tensor, "B S"], pad_id: int | None) -> Bool[Tensor, "B S"]:
+    """True for a token that is no padding."""
+    return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
+
+
+def places_of(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """A token's position: how many real ones stand before it. Padding stands anywhere: it is hidden."""
+    return (real.cumsum(1) - 1).clamp(min=0)
+
+
+def draw_matrices(stack: nn.Module, wiring: str, beta: float) -> None:
+    """Draw the matrices of a stack anew and set its biases to zero."""
+    if wiring == "deep":
+        deepnorm_init(stack, beta)
+        return
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def draw_table(table: nn.Embedding, config: TransformerConfig) -> None:
+    """Draw an embedding anew: times sqrt(D) it has unit variance; padding is zero."""
+    nn.init.normal_(table.weight, std=config.d_model**-0.5)
+    if config.pad_id is not None:
+        nn.init.zeros_(table.weight[config.pad_id])
+
+
+def draw_output(output: nn.Linear, config: TransformerConfig) -> None:
+    """Draw the output layer anew, unless its matrix is an embedding's table."""
+    if not config.tied_output:
+        nn.init.xavier_uniform_(output.weight)
+    if output.bias is not None:
+        nn.init.zeros_(output.bias)
+
+
+def need_ids(name: str, ids: Any, vocab: int) -> None:
+    """Raise unless ids are token numbers (B, L) below vocab."""
+    need_integer_tensor(name, ids)
+    need_rank(name, ids, 2)
+    # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab:
+        raise complain(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
 
 
 def need_config(config: Any) -> None:
@@ -554,13 +581,14 @@ def _feed_forward(config: TransformerConfig) -> FeedForward:
     )  # fmt: skip
 
 
-def _norm(config: TransformerConfig) -> nn.Module:
+def make_norm(config: TransformerConfig) -> nn.Module:
+    """A norm as the configuration asks for it."""
     options = {"bias": config.bias} if config.norm == "layer" else {}  # RMSNorm has no shift
     return NORMS[config.norm](config.d_model, eps=config.norm_eps, **options)
 
 
 def _residual(config: TransformerConfig, alpha: float) -> Residual:
-    return Residual(_norm(config), wiring=config.wiring, dropout=config.dropout, alpha=alpha)
+    return Residual(make_norm(config), wiring=config.wiring, dropout=config.dropout, alpha=alpha)
 
 
 def _positions(config: TransformerConfig) -> nn.Module | None:
@@ -593,7 +621,7 @@ def _sublayer(
     return attend
 
 
-def _finish(norm: nn.Module | None, x: Tensor, total: Tensor | None) -> Tensor:
+def finish(norm: nn.Module | None, x: Tensor, total: Tensor | None) -> Tensor:
     """The end of a stack: the final norm, if there is one; ResiDual adds its normed second stream."""
     if norm is None:
         return x

@@ -1,0 +1,40 @@
+"""Train the number-word model that comes with the package, and write it where the package looks.
+
+About two minutes of one processor core. Fails, and writes nothing, if fewer than 99.5 % of the 2,000
+numbers that it never saw come out right.
+
+Usage: python tools/train_number_words.py
+"""
+
+import sys
+
+import torch
+
+from tested_transformer.checkpoint import save_trained
+from tested_transformer.data import single_numbers
+from tested_transformer.generation import find_mistakes
+from tested_transformer.trained import SHIPPED, number_trainer
+
+LEAST = 0.995
+
+
+def main() -> int:
+    """Train, test, write; 1 if the model is not good enough."""
+    torch.set_num_threads(1)  # sums in one order
+    split = single_numbers()
+    trainer = number_trainer(split=split)
+    trainer.run()
+    mistakes = find_mistakes(trainer.model, split.test, trainer.source, trainer.target)
+    share = 1 - len(mistakes) / len(split.test)
+    print(f"{share:.2%} of {len(split.test)} unseen numbers right")
+    if share < LEAST:
+        print(f"not written: at least {LEAST:.1%} is wanted", file=sys.stderr)
+        return 1
+    save_trained(SHIPPED, trainer.model, trainer.source, trainer.target)
+    size = (SHIPPED / "model.safetensors").stat().st_size
+    print(f"written to {SHIPPED.relative_to(SHIPPED.parents[4])}, {size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
