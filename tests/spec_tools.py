@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 
-from tested_transformer.specs.judge import Mutant, Run, Spec, judge, same_outcome
+from tested_transformer.specs.judge import Mutant, Spec, drawn, judge, same_outcome
 
 GALLERY_ONLY = "gallery only"
 
@@ -51,8 +51,7 @@ def _twin(candidate):
 
 def assert_mutants_differ(spec: Spec) -> None:
     """No two mutants behave alike on the Spec's cases: each name means one mistake."""
-    runs = {m.name: Run(spec, m.candidate) for m in spec.mutants if m.candidate is not None}
-    cases = spec.cases(0)
-    for (name, run), (other_name, other) in itertools.combinations(runs.items(), 2):
+    cases, runs = drawn(spec, 0)
+    for (mutant, run), (other_mutant, other) in itertools.combinations(runs, 2):
         alike = all(same_outcome(run, c, run.outcome(c), other.outcome(c)) for c in cases)
-        assert not alike, f"{spec.name}: {name} and {other_name} do the same on every case"
+        assert not alike, f"{mutant.name} and {other_mutant.name} do the same on every case"

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .errors import complain, shape_of
-from .multi_head import parts_of_torch
 
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 FROM_TORCH = {
@@ -159,21 +158,13 @@ def stack_pairs(ours: nn.Module, theirs: nn.Transformer) -> Iterator[tuple[Tenso
 
 def layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Every parameter of an encoder or decoder layer beside its twin in torch's."""
-    yield from _attention_pairs(layer.attention, twin.self_attn)
+    yield from layer.attention.pairs_with(twin.self_attn)
     if hasattr(layer, "cross_attention"):
-        yield from _attention_pairs(layer.cross_attention, twin.multihead_attn)
+        yield from layer.cross_attention.pairs_with(twin.multihead_attn)
     yield from _same(layer.feed_forward.widen, twin.linear1)
     yield from _same(layer.feed_forward.narrow, twin.linear2)
     for number, residual in enumerate(layer.residuals, start=1):
         yield from _same(residual.norm, getattr(twin, f"norm{number}"))
-
-
-def _attention_pairs(layer: nn.Module, twin: nn.MultiheadAttention) -> Iterator:
-    mine = (layer.query, layer.key, layer.value, layer.output)
-    for linear, weight, bias in zip(mine, *parts_of_torch(twin), strict=True):
-        yield linear.weight, weight
-        if linear.bias is not None:
-            yield linear.bias, bias
 
 
 def _same(mine: nn.Module, yours: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:

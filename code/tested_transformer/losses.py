@@ -37,7 +37,7 @@ def cross_entropy(
     if reduction not in ("mean", "sum"):
         raise complain(ValueError, "reduction", repr(reduction), '"mean" or "sum"')
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    counts = torch.ones_like(expected, dtype=torch.bool) if ignore is None else expected != ignore
+    counts = _counts(expected, ignore)
     logits, expected = logits[counts], expected[counts]  # N V, N: padding is gone
     log_p = logits - logits.logsumexp(-1, keepdim=True)
     surprise = -log_p.gather(-1, expected[:, None])[:, 0]  # N
@@ -57,9 +57,13 @@ def token_accuracy(
     Source: chapter 10.
     """
     _check(logits, expected)
-    counts = torch.ones_like(expected, dtype=torch.bool) if ignore is None else expected != ignore
-    right = (logits.argmax(-1) == expected)[counts]
+    right = (logits.argmax(-1) == expected)[_counts(expected, ignore)]
     return right.float().mean().item() if right.numel() else 1.0
+
+
+def _counts(expected: Tensor, ignore: int | None) -> Tensor:
+    """True for a word that counts."""
+    return torch.ones_like(expected, dtype=torch.bool) if ignore is None else expected != ignore
 
 
 def _check(logits: object, expected: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -155,10 +156,8 @@ class MultiHeadAttention(nn.Module):
         )  # fmt: skip
         ours = ours.to(theirs.out_proj.weight).train(theirs.training)
         with torch.no_grad():
-            for mine, weight, bias in zip(ours._layers(), *parts_of_torch(theirs), strict=True):
-                mine.weight.copy_(weight)
-                if bias is not None:
-                    mine.bias.copy_(bias)
+            for mine, yours in ours.pairs_with(theirs):
+                mine.copy_(yours)
         return ours
 
     def to_torch(self) -> nn.MultiheadAttention:
@@ -176,14 +175,17 @@ class MultiHeadAttention(nn.Module):
         )  # fmt: skip
         theirs = theirs.to(self.query.weight).train(self.training)
         with torch.no_grad():
-            for mine, weight, bias in zip(self._layers(), *parts_of_torch(theirs), strict=True):
-                weight.copy_(mine.weight)
-                if bias is not None:
-                    bias.copy_(mine.bias)
+            for mine, yours in self.pairs_with(theirs):
+                yours.copy_(mine)
         return theirs
 
-    def _layers(self) -> tuple[nn.Linear, ...]:
-        return self.query, self.key, self.value, self.output
+    def pairs_with(self, theirs: nn.MultiheadAttention) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every weight and bias beside its twin in torch's layer, as views of the parameters."""
+        mine = self.query, self.key, self.value, self.output
+        for linear, weight, bias in zip(mine, *parts_of_torch(theirs), strict=True):
+            yield linear.weight, weight
+            if bias is not None:
+                yield linear.bias, bias
 
 
 class HeadByHead(nn.Module):

@@ -48,7 +48,7 @@ html[data-theme=dark] .bd-content div.cell_output .text_html.text_html:has(svg.t
 .tt-model .attention { --tt-mark: #0072B2; }
 .tt-model .network { --tt-mark: #D55E00; }
 .tt-model .norm { --tt-mark: #009E73; }
-.tt-model .table { --tt-mark: #AA6F9E; }
+.tt-model .embed { --tt-mark: #AA6F9E; }
 .tt-model a:is(:link, :visited, :hover, :focus) { color: inherit; text-decoration: none; }
 .tt-model a.source text { fill: var(--pst-color-link, currentColor); }
 .tt-model a.source text, .tt-model a:hover text { text-decoration: underline; }
@@ -111,21 +111,21 @@ def row(number: int) -> int:
 
 
 BOXES = (
-    Box("Embedding × √D", LEFT, row(0), "table", 9, Embedding),
-    Box("+ positions", LEFT, row(1), "table", 6, SinusoidalPositions),
+    Box("Embedding × √D", LEFT, row(0), "embed", 9, Embedding),
+    Box("+ positions", LEFT, row(1), "embed", 6, SinusoidalPositions),
     Box("Self-attention", LEFT, row(2), "attention", 5, MultiHeadAttention),
     Box("Add, normalize", LEFT, row(3), "norm", 7, Residual),
     Box("Feed-forward", LEFT, row(4), "network", 8, FeedForward),
     Box("Add, normalize", LEFT, row(5), "norm", 7, Residual),
-    Box("Embedding × √D", RIGHT, row(0), "table", 9, Embedding),
-    Box("+ positions", RIGHT, row(1), "table", 6, SinusoidalPositions),
+    Box("Embedding × √D", RIGHT, row(0), "embed", 9, Embedding),
+    Box("+ positions", RIGHT, row(1), "embed", 6, SinusoidalPositions),
     Box("Causal self-attention", RIGHT, row(2), "attention", 5, MultiHeadAttention),
     Box("Add, normalize", RIGHT, row(3), "norm", 7, Residual),
     Box("Cross-attention", RIGHT, row(4), "attention", 5, MultiHeadAttention),
     Box("Add, normalize", RIGHT, row(5), "norm", 7, Residual),
     Box("Feed-forward", RIGHT, row(6), "network", 8, FeedForward),
     Box("Add, normalize", RIGHT, row(7), "norm", 7, Residual),
-    Box("Output layer", RIGHT, row(8), "table", 9, Transformer),
+    Box("Output layer", RIGHT, row(8), "embed", 9, Transformer),
     Box("Softmax", RIGHT, row(9), "outside", 3, softmax),
     Box("q · k / √d", LEFT, 166, "attention", 3, scaled_scores),
     Box("Masks, softmax", LEFT, 112, "attention", 4, masked_softmax),

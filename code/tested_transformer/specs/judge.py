@@ -13,6 +13,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -314,7 +315,7 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
         raise complain(TypeError, "spec", type(spec).__name__, "a Spec")
     if not callable(candidate):
         raise complain(TypeError, "candidate", type(candidate).__name__, "a function or a module")
-    run, every = Run(spec, candidate), list(spec.cases(seed))
+    run, (every, mutants) = Run(spec, candidate), drawn(spec, seed)
     if _unwritten(run, every[0]):
         return Verdict(spec, unwritten=True)
     reasons = {case: run.refuses(case) for case in every}
@@ -333,9 +334,16 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
         return Verdict(spec, passed=True, skipped=skipped, num_cases=len(cases))
     check, case, problem, error = failure
     why = f"The call raised {type(error).__name__}." if error else check.explain
-    mistake = diagnose(run, cases, check)
+    mistake = diagnose(run, mutants, cases, check)
     return Verdict(spec, False, False, check.name, why, case, problem, error, mistake, skipped,
                    len(cases))  # fmt: skip
+
+
+@lru_cache(maxsize=16)  # what the mutants answer is the same for every candidate
+def drawn(spec: Spec, seed: int) -> tuple[list[Case], list[tuple[Mutant, Run]]]:
+    """The cases of a seed, and every mutant at work, whose answers to them are remembered."""
+    able = [mutant for mutant in spec.mutants if mutant.candidate is not None]
+    return list(spec.cases(seed)), [(mutant, Run(spec, mutant.candidate)) for mutant in able]
 
 
 def first_failure(
@@ -370,12 +378,13 @@ def _try(check: Check, run: Run, case: Case) -> tuple[Problem, Exception | None]
     return None if problem is None else (problem, None)
 
 
-def diagnose(run: Run, cases: Sequence[Case], failed: Check) -> Mutant | None:
+def diagnose(
+    run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case], failed: Check
+) -> Mutant | None:
     """The mutant that gives the candidate's answer on every case and fails the same check."""
-    for mutant in run.spec.mutants:
-        if mutant.candidate is None or mutant.candidate is run.candidate:
+    for mutant, other in mutants:
+        if mutant.candidate is run.candidate:
             continue
-        other = Run(run.spec, mutant.candidate)
         alike = all(same_outcome(run, c, run.outcome(c), other.outcome(c)) for c in cases)
         if alike and (failure := first_failure(other, cases)) and failure[0] is failed:
             return mutant
