@@ -12,6 +12,7 @@ from hf_copies import from_hf, small_hf
 from tested_transformer.data import EOS, Vocabulary, pad
 from tested_transformer.generation import (
     GREEDY,
+    Continuation,
     Generated,
     Sampling,
     Translation,
@@ -22,6 +23,7 @@ from tested_transformer.generation import (
     repeat_penalty,
     translate,
 )
+from tested_transformer.language_model import LanguageModel
 from tested_transformer.transformer import Transformer, TransformerConfig
 
 HF_EOS, HF_PAD, START = 2, 1, 0
@@ -200,6 +202,58 @@ def test_feeding_in_chunks_equals_feeding_at_once(chunk):
     for piece in target.split(chunk, dim=1):
         last = session.feed(piece)
     torch.testing.assert_close(last, whole)
+
+
+def padded_session(kind, positions, *, cache):
+    """Either family with a session of its own; the three rows are sources or starts of any length."""
+    sizes = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 2}
+    torch.manual_seed(3)
+    model = kind(TransformerConfig(13, **sizes, positions=positions, max_length=20)).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    if kind is LanguageModel:
+        return Says(Continuation(model, cache=cache))
+    return Says(Translation(model, pad([[5, 6, 7], [8], [9, 9, 4, 3]]), cache=cache))
+
+
+PADDED_STARTS = pad([[1, 9, 4, 5, 11], [7], [6, 3]], left=True)
+BOTH_FAMILIES = pytest.mark.parametrize("kind", [Transformer, LanguageModel])
+
+
+@BOTH_FAMILIES
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_beams_in_chunks_equal_beams_without_a_cache(kind, positions, chunk):
+    """Three padded starts become six beams, which are rearranged before each chunk."""
+    with_cache, without = (padded_session(kind, positions, cache=cache) for cache in (True, False))
+    torch.testing.assert_close(with_cache.feed(PADDED_STARTS), without.feed(PADDED_STARTS))
+    draws = torch.Generator().manual_seed(0)
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    for piece in torch.randint(3, 13, (6, 7), generator=draws).split(chunk, dim=1):
+        with_cache.select(rows)
+        without.select(rows)
+        torch.testing.assert_close(with_cache.feed(piece), without.feed(piece))
+        rows = torch.randint(0, 6, (6,), generator=draws)
+
+
+@BOTH_FAMILIES
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_sentences_do_not_depend_on_the_chunks_of_the_start(kind, positions, chunk):
+    """Greedy and beams, from padded starts fed bit by bit, word for word as without a cache."""
+    *first, last = PADDED_STARTS.split(chunk, dim=1)
+    for search in (
+        lambda session, start: generate(session, start, max_new=6),
+        lambda session, start: beam_search(session, start, num_beams=3, max_new=6),
+    ):
+        wanted = search(padded_session(kind, positions, cache=False), PADDED_STARTS)
+        session = padded_session(kind, positions, cache=True)
+        for piece in first:
+            session.feed(piece)
+        found = search(session, last)
+        assert torch.equal(found.tokens, wanted.tokens)
+        torch.testing.assert_close(found.scores, wanted.scores)
 
 
 def test_starts_of_different_lengths():

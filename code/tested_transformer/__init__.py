@@ -24,6 +24,7 @@ from .feed_forward import (
     relu,
     silu,
 )
+from .keeping import open_folder
 from .language_model import LanguageModel
 from .layers import (
     BatchNorm,
@@ -49,6 +50,7 @@ from .masks import (
 )
 from .multi_head import HeadByHead, MultiHeadAttention, join_heads, split_heads
 from .number_words import english_words, german_words
+from .own_model import Parts, load_parts
 from .positions import (
     LearnedPositions,
     RelativeAttention,
@@ -142,6 +144,7 @@ API = {
         "Decoder", "AttentionWeights",
     ],
     "language_model": ["LanguageModel"],
+    "recurrent": ["RecurrentConfig", "RecurrentTranslator", "RecurrentCache"],
     "counts": [
         "count_parameters", "measure_parameters", "count_flops", "measure_flops",
         "count_activations", "measure_activations", "Counts", "side_by_side",
@@ -149,7 +152,8 @@ API = {
     "number_words": ["german_words", "english_words"],
     "data": [
         "single_numbers", "number_rows", "number_pair", "read_pairs", "Pair", "Split",
-        "Vocabulary", "pad", "lengths", "make_batch", "make_batches", "Batch",
+        "Vocabulary", "pad", "lengths", "make_batch", "make_batches", "Batch", "written_words",
+        "characters", "Subwords", "join_pieces", "recut",
     ],
     "losses": ["cross_entropy", "token_accuracy"],
     "schedules": ["paper_rate", "one_cycle_rate"],
@@ -162,9 +166,13 @@ API = {
         "Sampling", "Generated", "keep_top_k", "keep_top_p", "repeat_penalty", "find_mistakes",
         "Mistake",
     ],
-    "trained": ["number_trainer", "load_number_model"],
+    "trained": [
+        "number_trainer", "load_number_model", "first_numbers", "first_trainer", "load_first_model",
+    ],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
+    "keeping": ["open_folder"],
+    "own_model": ["load_parts", "Parts"],
     "errors": ["BackendError"],
 }  # fmt: skip
 
@@ -191,6 +199,7 @@ __all__ = [
     "LayerNorm",
     "LearnedPositions",
     "MultiHeadAttention",
+    "Parts",
     "RMSNorm",
     "RelativeAttention",
     "Residual",
@@ -231,6 +240,7 @@ __all__ = [
     "judge",
     "kernel_regression",
     "layer_norm",
+    "load_parts",
     "local_weights",
     "local_window",
     "location_scores",
@@ -238,6 +248,7 @@ __all__ = [
     "measure_activations",
     "measure_flops",
     "measure_parameters",
+    "open_folder",
     "padding_mask",
     "padding_mask_from_tokens",
     "perplexity",

@@ -68,8 +68,8 @@ class KeyValueCache:
         needed = self.length + key.shape[2]
         if needed > self.capacity:
             self._grow(needed)
-        self._keys[:, :, self.length : needed] = key
-        self._values[:, :, self.length : needed] = value
+        self._keys.narrow(2, self.length, key.shape[2]).copy_(key)
+        self._values.narrow(2, self.length, key.shape[2]).copy_(value)
         self.length = needed
         return self.keys, self.values
 

@@ -277,33 +277,34 @@ class _Beams:
     """The search for one sentence: what is running, what has ended, can anything better come?"""
 
     size: int
+    max_new: int
+    length_penalty: float
     eos: int
-    running: list[list[int]] = field(default_factory=lambda: [[]])
-    ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score, words: best first
+    running: list[list[int]] = field(default_factory=lambda: [[]])  # best first, like the rest
+    scores: list[float] = field(default_factory=lambda: [0.0])  # their log-probabilities
+    came_from: list[int] = field(default_factory=lambda: [0])  # the beams they go on from
+    ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score, words
     done: bool = False
 
-    def grow(
-        self, steps: list[tuple[float, int, int]], divisor: float, last: bool
-    ) -> tuple[list[int], list[float]]:
-        """Take twice as many steps (score, beam, word) as beams, best first, since half may end.
-
-        Returns the beams that go on and their scores.
-        """
-        kept = []
+    def grow(self, steps: list[tuple[float, int, int]]) -> None:
+        """Take twice as many steps (score, beam, word) as beams, best first, since half may end."""
+        length, kept = len(self.running[0]) + 1, []
         for rank, (score, beam, word) in enumerate(steps):
             sentence = [*self.running[beam], word]
-            if (word == self.eos or last) and rank < self.size and not self.done:
-                self.ended.append((score / divisor, sentence))
+            ends = word == self.eos or length == self.max_new
+            if ends and rank < self.size and not self.done:
+                self.ended.append((score / length**self.length_penalty, sentence))
             if word != self.eos and len(kept) < self.size:
-                kept.append((score, beam, sentence))
+                kept.append((sentence, score, beam))
+        self.running, self.scores, self.came_from = map(list, zip(*kept, strict=True))
         self.ended = sorted(self.ended, key=lambda found: -found[0])[: self.size]
-        self.running = [sentence for _, _, sentence in kept]
-        return [beam for _, beam, _ in kept], [score for score, _, _ in kept]
+        self.done = self.done or self._settled(length)
 
-    def settle(self, best_possible: float) -> None:
-        """Stop once enough have ended and the best that runs can not catch up."""
-        full = len(self.ended) == self.size
-        self.done = self.done or (full and best_possible <= self.ended[-1][0])
+    def _settled(self, length: int) -> bool:
+        """Have enough ended, and is the best that runs unable to catch up?"""
+        longest = self.max_new if self.length_penalty > 0 else length
+        best_possible = self.scores[0] / longest**self.length_penalty
+        return len(self.ended) == self.size and best_possible <= self.ended[-1][0]
 
 
 @torch.no_grad()
@@ -335,25 +336,27 @@ def beam_search(
     if 2 * num_beams > logits.shape[-1]:
         wanted = f"at most half of the {logits.shape[-1]} words"
         raise complain(ValueError, "num_beams", num_beams, wanted)
-    searches = [_Beams(num_beams, eos) for _ in start]
+    searches = [_Beams(num_beams, max_new, length_penalty, eos) for _ in start]
     scores = torch.zeros(len(start), 1, device=start.device)  # B K: log-probabilities
     for length in range(1, max_new + 1):
-        last, ahead = length == max_new, max_new if length_penalty > 0 else length
-        beams, rising, width = [], [], scores.shape[1]
-        for row, steps in enumerate(_best_steps(logits, scores, 2 * num_beams)):
-            kept, found = searches[row].grow(steps, length**length_penalty, last)
-            searches[row].settle(found[0] / ahead**length_penalty)
-            beams += [row * width + beam for beam in kept]
-            rising.append(found)
-        if last or all(search.done for search in searches):
+        steps = _best_steps(logits, scores, 2 * num_beams)
+        for search, found in zip(searches, steps, strict=True):
+            search.grow(found)
+        if length == max_new or all(search.done for search in searches):
             break
-        scores = torch.tensor(rising, device=start.device)
-        session.select(torch.tensor(beams, device=start.device))
-        words = [[sentence[-1]] for search in searches for sentence in search.running]
+        rows, words = _rows_and_words(searches, scores.shape[1])
+        session.select(torch.tensor(rows, device=start.device))
         logits = session.feed(torch.tensor(words, device=start.device))
+        scores = torch.tensor([search.scores for search in searches], device=start.device)
     best = [search.ended[0] for search in searches]
     tokens = pad([words for _, words in best], value=padding).to(start.device)
     return Generated(tokens, torch.tensor([score for score, _ in best], device=start.device))
+
+
+def _rows_and_words(searches: list[_Beams], width: int) -> tuple[list[int], list[list[int]]]:
+    """Of each running beginning the row of the batch it goes on from, and its last word."""
+    rows = [n * width + beam for n, search in enumerate(searches) for beam in search.came_from]
+    return rows, [[words[-1]] for search in searches for words in search.running]
 
 
 def _best_steps(logits: Tensor, scores: Tensor, count: int) -> list[list[tuple[float, int, int]]]:

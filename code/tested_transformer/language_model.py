@@ -82,8 +82,8 @@ class LanguageModel(nn.Module):
         x = self.embedding(ids, places_of(real)[:, -length:], real.shape[1])
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
-        causal = mask is None
-        if not causal:  # one mask for all layers, made once
+        causal = mask is None and length > 1  # a single token is the last one: all is past
+        if mask is not None and length > 1:  # one mask for all layers, made once
             mask = combine_masks(mask, causal_mask(length, real.shape[1], device=ids.device))
         total, weights = x if self.config.wiring == "dual" else None, []
         for layer, kept in zip(self.layers, caches, strict=True):

@@ -393,7 +393,7 @@ def need_indices(argument: str, indices: Any, size: int) -> None:
     It looks at the values: on a GPU a wrong index would otherwise kill the process.
     """
     need_integer_tensor(argument, indices)
-    if torch.compiler.is_compiling() or not indices.numel():
+    if indices.is_meta or torch.compiler.is_compiling() or not indices.numel():
         return
     low, high = (int(end) for end in indices.aminmax())
     if low < 0 or high >= size:

@@ -709,3 +709,171 @@ def linear(x, weights, name):
     matrix = weights[f"{name}.weight"]
     found = matmul(x.reshape(-1, x.shape[-1]), matrix.T).reshape(*x.shape[:-1], len(matrix))
     return found + weights.get(f"{name}.bias", 0 * matrix[:, 0])
+
+
+# --- Training (chapter 10) ------------------------------------------------------------------------
+
+
+def word_target(word, vocab, smoothing=0.0, dtype=np.float64):
+    """What label smoothing asks for: 1 - e for the word, and e / V for every word, it included.
+
+    Source: Szegedy et al. 2016, section 7.
+
+    >>> word_target(1, 4, 0.2).round(2).tolist()
+    [0.05, 0.85, 0.05, 0.05]
+    """
+    target = np.full(vocab, dtype(smoothing) / vocab, dtype=dtype)
+    target[word] += 1 - dtype(smoothing)
+    return target
+
+
+def cross_entropy(logits, expected, ignore=0, label_smoothing=0.0, reduction="mean"):
+    """-sum of target x log p, word by word, over all words that are not `ignore`.
+
+    Shapes: logits (*batch, V), expected (*batch) -> a number. Source: Vaswani et al. 2017, section 5.4.
+    """
+    logits = _wide(logits)
+    losses = []
+    for place in np.ndindex(expected.shape):
+        if expected[place] != ignore:
+            row = logits[place]
+            top = row.max()
+            log_p = row - top - np.log(np.exp(row - top).sum())
+            target = word_target(expected[place], len(row), label_smoothing, logits.dtype.type)
+            losses.append(-(target * log_p).sum())
+    total = sum(losses)
+    return total / len(losses) if reduction == "mean" else total
+
+
+def paper_rate(step, d_model, warmup=4000, factor=1.0):
+    """The paper's learning rate, its two halves told apart. Source: Vaswani et al. 2017, equation 3."""
+    peak = factor / np.sqrt(d_model * warmup)
+    return peak * step / warmup if step <= warmup else peak * np.sqrt(warmup / step)
+
+
+def one_cycle_rate(step, total, peak, warmup=0.3, start_ratio=25.0, end_ratio=1e4):
+    """Half a cosine up to the peak, half a cosine down. Source: Smith and Topin 2019, as in torch."""
+    first, turn, done = peak / start_ratio, warmup * total, step - 1
+    if step <= turn:
+        share, low = done / (turn - 1), first
+    else:
+        share, low = 1 - (step - turn) / (total - turn), first / end_ratio
+    return low + (peak - low) * (1 - np.cos(np.pi * share)) / 2
+
+
+def gru_step(x, state, weights, name, end=""):
+    """The next state of a GRU, with torch's names: three gates, then old and new are mixed.
+
+    Shapes: x (in), state (D) -> (D). Source: Cho et al. 2014, equations 5 to 8, except that the
+    reset gate stands behind the state's matrix, as in torch.
+    """
+
+    def gates(kind, vector):
+        matrix, bias = (weights[f"{name}.{part}_{kind}{end}"] for part in ("weight", "bias"))
+        return np.split(matmul(vector[None], matrix.T)[0] + bias, 3)
+
+    (reset_x, update_x, new_x), (reset_h, update_h, new_h) = gates("ih", x), gates("hh", state)
+    reset, update = (1 / (1 + np.exp(-a)) for a in (reset_x + reset_h, update_x + update_h))
+    return (1 - update) * np.tanh(new_x + reset * new_h) + update * state
+
+
+def recurrent_memory(source, weights):
+    """One sentence without padding, read in both directions. Shapes: (S) -> (S, D)."""
+    words = [weights["source_embedding.weight"][token] for token in source]
+    halves = []
+    for order, end in ((slice(None), "_l0"), (slice(None, None, -1), "_l0_reverse")):
+        state, states = 0 * weights[f"encoder.bias_hh{end}"][: len(words[0]) // 2], []
+        for word in words[order]:
+            state = gru_step(word, state, weights, "encoder", end)
+            states.append(state)
+        halves.append(np.array(states)[order])
+    return np.concatenate(halves, axis=-1)
+
+
+def recurrent_translator(source, target, weights):
+    """One sentence through a GRU that reads and a GRU that writes, word by word.
+
+    Shapes: source (S), target (L), without padding -> logits (L, V), and the weights (L, S) of the
+    attention, or None if the weights have none. Source: Bahdanau et al. 2015, appendix A.
+    """
+    weights = {name: _wide(array) for name, array in weights.items()}
+    memory = recurrent_memory(source, weights)
+    state = np.concatenate(np.split(memory[-1], 2)[:1] + np.split(memory[0], 2)[1:])
+    matrices = [weights.get(f"attention.{name}.weight") for name in ("w_query", "w_key", "w_v")]
+    logits, looked = [], []
+    for token in target:
+        word, context = weights["target_embedding.weight"][token], memory[0, :0]
+        if matrices[0] is not None:
+            query, key, w_v = matrices
+            looked.append(softmax(additive_scores(state[None], memory, query, key, w_v[0])[0]))
+            context = weighted_sum(looked[-1][None], memory)[0]
+        state = gru_step(np.concatenate([word, context]), state, weights, "decoder")
+        logits.append(linear(np.concatenate([state, context]), weights, "output"))
+    return np.array(logits), np.array(looked) if looked else None
+
+
+# --- Generating (chapter 11) ----------------------------------------------------------------------
+
+
+def top_k(logits, k):
+    """A word stays if fewer than k of its row are likelier; the rest is -inf. Shapes: (B, V)."""
+    logits = _wide(logits)
+    kept = np.full_like(logits, -np.inf)
+    for b, row in enumerate(logits):
+        for v, score in enumerate(row):
+            if sum(other > score for other in row) < k:
+                kept[b, v] = score
+    return kept
+
+
+def top_p(logits, p):
+    """The likeliest words stay, one after the other, until together they have p. Shapes: (B, V)."""
+    logits = _wide(logits)
+    kept = np.full_like(logits, -np.inf)
+    for b, row in enumerate(logits):
+        probability, total = softmax(row), 0.0
+        for v in sorted(range(len(row)), key=lambda v, row=row: -row[v]):
+            if total < p:
+                kept[b, v] = row[v]
+            total += probability[v]
+    return kept
+
+
+def repetition(logits, said, penalty):
+    """Each word that was said pays once: s / penalty above 0, s * penalty below. Shapes: (B, V)."""
+    logits = _wide(logits).copy()
+    for b, words in enumerate(said):
+        for v in set(words.tolist()):
+            logits[b, v] = logits[b, v] / penalty if logits[b, v] > 0 else logits[b, v] * penalty
+    return logits
+
+
+def greedy(table, start, max_new, eos, padding):
+    """After each word the likeliest next, until eos. Shapes: (V, V), (B, L) -> (B, max_new)."""
+    rows = []
+    for first in start[:, -1]:
+        words = []
+        while len(words) < max_new and eos not in words:
+            words.append(int(np.argmax(table[words[-1] if words else first])))
+        rows.append(words + [padding] * (max_new - len(words)))
+    return np.array(rows)
+
+
+def beam_search(table, start, num_beams, max_new, length_penalty, eos):
+    """The best (score, words) that a beam of that width meets; table (N, V, V).
+
+    The table scores, for each place in the sentence, the next word after each word. The search never
+    stops early, and forgets no sentence that ended among the num_beams best steps.
+    """
+    running, ended = [(0.0, [])], []
+    for length in range(1, max_new + 1):
+        steps = []
+        for score, words in running:
+            gains = np.log(softmax(table[length - 1, words[-1] if words else start]))
+            steps += [(score + gain, [*words, word]) for word, gain in enumerate(gains)]
+        steps.sort(key=lambda step: -step[0])
+        for score, words in steps[:num_beams]:
+            if words[-1] == eos or length == max_new:
+                ended.append((score / length**length_penalty, words))
+        running = [step for step in steps if step[1][-1] != eos][:num_beams]
+    return max(ended)

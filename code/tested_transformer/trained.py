@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .checkpoint import load_trained
-from .data import Split, Vocabulary, single_numbers
+from .data import Split, Vocabulary, number_pair, single_numbers
+from .errors import complain, need_count
 from .training import Recipe, Trainer
 from .transformer import Transformer, TransformerConfig
 
 SHIPPED = Path(__file__).parent / "data" / "trained" / "number_words"
+FIRST = SHIPPED.with_name("first_numbers")  # the small model of "The first ten minutes"
 SIZES = {
     "d_model": 128, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2,
     "dropout": 0.0,
 }  # fmt: skip
+FIRST_SIZES = {"d_model": 64, "num_heads": 1, "num_encoder_layers": 2, "num_decoder_layers": 1}
 
 
 def number_trainer(
-    recipe: Recipe | None = None, *, split: Split | None = None, **changes: Any
+    recipe: Recipe | None = None,
+    *,
+    split: Split | None = None,
+    parts: Any = None,
+    **changes: Any,
 ) -> Trainer:
     """A new model for German number words, with its data, ready to `run()`.
 
     Without arguments: 20,000 single numbers below a million, 600 steps, about 90 seconds of one
-    processor core. changes: fields of TransformerConfig. The weights are drawn from the recipe's seed.
+    processor core. parts: whose each part of the model is (`load_parts`). changes: fields of
+    TransformerConfig. The weights are drawn from the recipe's seed.
 
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
@@ -37,7 +46,7 @@ def number_trainer(
     config = TransformerConfig(len(source), len(target), **SIZES | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = Transformer(config)
+        model = Transformer(config, parts=parts)
     return Trainer(model, split.train, source, target, recipe, held_out=split.test)
 
 
@@ -49,3 +58,42 @@ def load_number_model() -> tuple[Transformer, Vocabulary, Vocabulary]:
     Source: chapter 10.
     """
     return load_trained(SHIPPED)
+
+
+def first_numbers(*, unseen: int = 300, seed: int = 0) -> Split:
+    """The numbers from 1 to 999: so many above 20 are never shown in training, all others are.
+
+    Raises: TypeError or ValueError for a number of unseen ones that can not be.
+    Source: the page "The first ten minutes".
+    """
+    need_count("unseen", unseen, least=0)
+    if unseen > 979:
+        raise complain(ValueError, "unseen", unseen, "at most 979: 1 to 20 are always shown")
+    hidden = set(random.Random(seed).sample(range(21, 1000), unseen))
+    pairs = {number: number_pair([number]) for number in range(1, 1000)}
+    return Split(
+        [pair for number, pair in pairs.items() if number not in hidden],
+        [pair for number, pair in pairs.items() if number in hidden],
+    )
+
+
+def first_trainer(recipe: Recipe | None = None, **changes: Any) -> Trainer:
+    """A new small model for numbers below a thousand: one decoder layer with one head.
+
+    So there is one attention from English to German, and a picture of it is no average. 600 steps,
+    about 30 seconds of one processor core.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: the page "The first ten minutes".
+    """
+    return number_trainer(recipe, split=first_numbers(), **FIRST_SIZES | changes)
+
+
+def load_first_model() -> tuple[Transformer, Vocabulary, Vocabulary]:
+    """The small trained model of "The first ten minutes", in eval mode, and its two vocabularies.
+
+    It is what `first_trainer()` makes; tools/train_first_model.py made it.
+
+    Source: the page "The first ten minutes".
+    """
+    return load_trained(FIRST)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .data import Batch, Pair, Vocabulary, make_batches
 from .errors import complain, need_bool, need_count, need_number, need_positive, need_probability

@@ -317,7 +317,7 @@ class Decoder(nn.Module):
         layers = config.num_decoder_layers
         self.layers = nn.ModuleList(DecoderLayer(config, alpha) for _ in range(layers))
         self.norm = make_norm(config) if config.final_norm else None
-        self.wiring = config.wiring
+        self.wiring, self.causal_mask = config.wiring, causal_mask  # see own_model
 
     def forward(
         self,
@@ -338,7 +338,8 @@ class Decoder(nn.Module):
             raise complain(ValueError, "cache", f"{len(caches)} layers", f"{len(self.layers)}")
         if causal and mask is not None:  # one mask for all layers, made once
             past = 0 if cache is None else caches[0].own.length
-            mask = combine_masks(mask, causal_mask(x.shape[1], past + x.shape[1], device=x.device))
+            order = self.causal_mask(x.shape[1], past + x.shape[1], device=x.device)
+            mask = combine_masks(mask, order)
             causal = False
         total, own, cross = x if self.wiring == "dual" else None, [], []
         for layer, kept in zip(self.layers, caches, strict=True):
@@ -357,7 +358,8 @@ class Transformer(nn.Module):
 
     Masks are made from the ids: padding is hidden everywhere, and the target never sees its own
     future. More may be hidden by masks from outside, (L, S) or four axes, True = may attend. A
-    token's position counts the real tokens before it, so padding may stand left or right.
+    token's position counts the real tokens before it, so padding may stand left or right. parts: whose
+    each part is, as `load_parts` says; without them all are this package's.
 
     Shapes: source (B, S), target (B, L) -> logits (B, L, V), and the weights of every layer and head
         with return_weights.
@@ -370,10 +372,11 @@ class Transformer(nn.Module):
     (1, 2, 9)
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Any = None) -> None:
         super().__init__()
         need_config(config)
-        self.config = config
+        self.config, self.parts = config, None
+        self.padding_mask, self.places_of = padding_mask_from_tokens, places_of  # see own_model
         self.source_embedding = Embedding(config.source_vocab, config)
         shared = self.source_embedding.table if config.target_vocab is None else None
         self.target_embedding = Embedding(config.output_vocab, config, shared)
@@ -383,6 +386,10 @@ class Transformer(nn.Module):
         if config.tied_output:
             self.output.weight = self.target_embedding.table.weight
         self.reset_parameters()
+        if parts is not None:
+            from .own_model import install
+
+            install(self, parts)
 
     def forward(
         self,
@@ -421,7 +428,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Read the source: its memory (B, S, D), from which the decoder writes."""
         need_ids("source", source, self.config.source_vocab)
-        places = places_of(real_tokens(source, self.config.pad_id))
+        places = self.places_of(real_tokens(source, self.config.pad_id))
         x = self.source_embedding(source, places, source.shape[1])
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
@@ -444,7 +451,7 @@ class Transformer(nn.Module):
         need_ids("target", target, self.config.output_vocab)
         real = real_tokens(target, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        places = places_of(real)[:, -target.shape[1] :]
+        places = self.places_of(real)[:, -target.shape[1] :]
         x = self.target_embedding(target, places, real.shape[1])
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
@@ -459,7 +466,7 @@ class Transformer(nn.Module):
     def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
         """The mask that hides padding; None if no token is padding."""
         pad_id = self.config.pad_id
-        return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
+        return None if pad_id is None else self.padding_mask(ids, pad_id)
 
     def new_cache(self, *, capacity: int = 64) -> DecoderCache:
         """An empty cache for `decode`."""
@@ -607,7 +614,7 @@ def _constants(config: TransformerConfig) -> tuple[tuple[float, float], tuple[fl
 
 
 def _sublayer(
-    layer: MultiHeadAttention, found: list[Tensor], *, return_weights: bool, **call: Any
+    layer: nn.Module, found: list[Tensor], *, return_weights: bool, **call: Any
 ) -> Callable[[Tensor], Tensor]:
     """An attention as a function of x alone, for Residual; its weights, if wanted, go to `found`."""
 

@@ -2,6 +2,7 @@
 
 from .batches import Batch, make_batch, make_batches
 from .pairs import Pair, Split, number_pair, number_rows, read_pairs, single_numbers
+from .subwords import Subwords, characters, join_pieces, recut, written_words
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, lengths, pad
 
 __all__ = [
@@ -12,7 +13,10 @@ __all__ = [
     "Batch",
     "Pair",
     "Split",
+    "Subwords",
     "Vocabulary",
+    "characters",
+    "join_pieces",
     "lengths",
     "make_batch",
     "make_batches",
@@ -20,5 +24,7 @@ __all__ = [
     "number_rows",
     "pad",
     "read_pairs",
+    "recut",
     "single_numbers",
+    "written_words",
 ]

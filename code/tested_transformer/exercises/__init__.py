@@ -6,12 +6,13 @@ import difflib
 from typing import Any
 
 from ..errors import complain
+from ..keeping import keep_passed
 from ..specs.judge import Verdict, judge
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09
+from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11
 
 EXERCISES = {
     spec.name: spec
-    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09)
+    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11)
     for spec in chapter.EXERCISES
 }
 
@@ -19,7 +20,9 @@ EXERCISES = {
 def check(name: str, function: Any) -> Verdict:
     """Judge a try at an exercise: right, not written yet, or wrong and why.
 
-    Never raises for what the function does: an exception inside it is part of the verdict.
+    Never raises for what the function does: an exception inside it is part of the verdict. If a
+    folder is open (`open_folder`) and the exercise is a part of the model, a function that passes is
+    kept there, and a line is printed that says so, or why not.
 
     Raises: TypeError if `name` is no string or `function` can not be called; ValueError if no
         exercise has that name.
@@ -29,4 +32,7 @@ def check(name: str, function: Any) -> Verdict:
     if name not in EXERCISES:
         near = difflib.get_close_matches(name, EXERCISES, n=3) or sorted(EXERCISES)
         raise complain(ValueError, "name", repr(name), f"an exercise, such as {', '.join(near)}")
-    return judge(EXERCISES[name], function)
+    verdict = judge(EXERCISES[name], function)
+    if verdict.passed and (done := keep_passed(name, function)):
+        print(done)
+    return verdict

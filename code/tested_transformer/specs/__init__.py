@@ -5,7 +5,9 @@ from .attention import ATTENTION
 from .block import BLOCK
 from .cache import CACHE
 from .feed_forward import FEED_FORWARD, SWIGLU
+from .generation import GENERATION_SPECS
 from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
+from .losses import CROSS_ENTROPY
 from .masks import MASK_SPECS
 from .model import MODEL
 from .multi_head import MULTI_HEAD
@@ -14,6 +16,7 @@ from .positions import POSITIONS
 from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring import SCORING
 from .self_attention import SELF_ATTENTION
+from .training import TRAINING_SPECS
 
 SPECS = {
     spec.name: spec
@@ -33,6 +36,9 @@ SPECS = {
         FEED_FORWARD,
         SWIGLU,
         MODEL,
+        CROSS_ENTROPY,
+        *TRAINING_SPECS,
+        *GENERATION_SPECS,
     )
 }
 

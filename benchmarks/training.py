@@ -1,0 +1,166 @@
+"""How long until a model translates 99.5 % of unseen numbers: ours and nn.Transformer in turns.
+
+Both start from the same weights and see the same batches by the same recipe; theirs is torch's two
+stacks between our embeddings and our output layer, with the masks that its documentation asks for.
+Every 50 steps, from step 200 on, each translates 1,000 numbers that it never saw; that time is not
+counted, nor the making of batches. One thread. About five minutes of one processor core a seed.
+
+Usage: OMP_NUM_THREADS=1 python benchmarks/training.py [--seeds 2]
+"""
+
+import argparse
+import copy
+import datetime
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tested_transformer.convert import stack_pairs
+from tested_transformer.data import Split, single_numbers
+from tested_transformer.generation import find_mistakes
+from tested_transformer.trained import number_trainer
+from tested_transformer.training import Recipe, Trainer
+from tested_transformer.transformer import Transformer, places_of
+
+RESULTS = Path(__file__).parent / "results" / "training.json"
+GOAL, UNSEEN, EVERY, FIRST, TURN, LONGEST = 0.995, 1000, 50, 200, 25, 20
+
+
+class Peer(nn.Module):
+    """nn.Transformer with our embeddings and output layer, which it lacks."""
+
+    def __init__(self, ours: Transformer) -> None:
+        super().__init__()
+        self.config, self.stacks = ours.config, ours.to_torch()
+        parts = (ours.source_embedding, ours.target_embedding, ours.output)
+        self.source_embedding, self.target_embedding, self.output = copy.deepcopy(parts)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Logits; padding and the future are hidden, where True hides."""
+        padding, length = source == 0, target.shape[1]
+        x = self.stacks(
+            self.source_embedding(source, places_of(source != 0), source.shape[1]),
+            self.target_embedding(target, places_of(target != 0), length),
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.bool),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_key_padding_mask=target == 0,
+            tgt_is_causal=True,
+        )
+        return self.output(x)
+
+    @torch.no_grad()
+    def as_ours(self) -> Transformer:
+        """The same weights in our model, which can generate."""
+        ours = Transformer(self.config)
+        for mine, yours in stack_pairs(ours, self.stacks):
+            mine.copy_(yours)
+        for name in ("source_embedding", "target_embedding", "output"):
+            getattr(ours, name).load_state_dict(getattr(self, name).state_dict())
+        return ours
+
+
+class Timed(Trainer):
+    """A trainer that notes the processor seconds of each step."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        self.seconds: list[float] = []
+
+    def _take_step(self, batches: list) -> None:
+        start = time.process_time()
+        super()._take_step(batches)
+        self.seconds.append(time.process_time() - start)
+
+
+def right(trainer: Timed, unseen: list) -> float:
+    """The share of unseen numbers that are translated word for word."""
+    model = trainer.model.as_ours() if isinstance(trainer.model, Peer) else trainer.model
+    wrong = find_mistakes(model, unseen, trainer.source, trainer.target, max_new=LONGEST)
+    return 1 - len(wrong) / len(unseen)
+
+
+def race(seed: int, split: Split) -> list[dict]:
+    """Train both in turns, until both are there."""
+    made = number_trainer(Recipe(seed=seed), split=split)
+    trainers = {
+        name: Timed(model, made.pairs, made.source, made.target, made.recipe)
+        for name, model in (("ours", made.model), ("nn.Transformer", Peer(made.model)))
+    }
+    rows: dict[str, dict] = {}
+    for step in range(TURN, made.recipe.steps + 1, TURN):
+        for name, trainer in trainers.items():
+            trainer.run(TURN, progress=False)
+            if name in rows or step < FIRST or step % EVERY:
+                continue
+            share = right(trainer, split.test[:UNSEEN])
+            print(f"seed {seed}, step {step}, {name}: {share:.2%}", flush=True)
+            if share >= GOAL:
+                rows[name] = {"steps": step, "cpu_seconds": round(sum(trainer.seconds), 1)}
+        if len(rows) == len(trainers):
+            break
+    losses = [trainer.history.losses[0] for trainer in trainers.values()]
+    assert abs(losses[0] - losses[1]) < 1e-5, "the same weights and batches, the same loss"
+    never = {"steps": None, "cpu_seconds": None}
+    return [
+        {"model": name, "seed": seed, **rows.get(name, never)}
+        | {"seconds_per_step": round(statistics.median(trainer.seconds), 4)}
+        for name, trainer in trainers.items()
+    ]
+
+
+def ratios(rows: list[dict]) -> dict:
+    """Theirs over ours, the median of the seeds: above 1 ours is faster."""
+    found = {}
+    for name in ("cpu_seconds", "seconds_per_step"):
+        ours, theirs = (
+            {row["seed"]: row[name] for row in rows if row["model"] == model}
+            for model in ("ours", "nn.Transformer")
+        )
+        each = [theirs[seed] / ours[seed] for seed in ours if ours[seed] and theirs[seed]]
+        found[name] = {
+            "median": round(statistics.median(each), 3),
+            "each": [round(r, 3) for r in each],
+        }
+    return found
+
+
+def main() -> None:
+    """Race once for each seed and store it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=2)
+    seeds = parser.parse_args().seeds
+    torch.set_num_threads(1)
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
+    split = single_numbers()
+    for seed in range(seeds):
+        if any(row["seed"] == seed for row in rows):
+            continue
+        rows += race(seed, split)
+        record = {
+            "what": f"processor seconds of training until {GOAL:.1%} of {UNSEEN:,} unseen "
+            f"numbers are translated word for word (asked every {EVERY} steps from {FIRST} on), and of "
+            "the median step; ratio: nn.Transformer's over ours, median over the seeds",
+            "command": "OMP_NUM_THREADS=1 python benchmarks/training.py --seeds N",
+            "made": {
+                "date": datetime.date.today().isoformat(),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "processor": f"{platform.machine()}, one thread".replace("x86_64", "x86-64"),
+            },
+            "ratio": ratios(rows),
+            "rows": rows,
+        }
+        RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        for row in rows[-2:]:
+            print(row, flush=True)
+    print(ratios(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Cutting words in other ways: into characters, and into pieces that are found by counting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ..errors import complain, need_count
+from .pairs import SEPARATOR, Pair
+
+SPACE = "▁"  # stands for the space before a word, as in SentencePiece
+UNKNOWN = "<unk>"
+Cut = Callable[[tuple[str, ...]], Sequence[str]]
+
+
+def written_words(morphemes: Sequence[str]) -> tuple[str, ...]:
+    """The parts of German number words put together as people write them; commas stay apart.
+
+    Raises: TypeError or ValueError for what are no words.
+
+    >>> written_words(("vier", "und", "zwanzig", ",", "hundert", "ein"))
+    ('vierundzwanzig', ',', 'hunderteins')
+    """
+    words, parts = [], []
+    for part in (*need_words("morphemes", morphemes), SEPARATOR):
+        if part != SEPARATOR:
+            parts.append(part)
+            continue
+        if parts:
+            words.append("".join(parts) + ("s" if parts[-1] == "ein" else ""))
+        words, parts = [*words, SEPARATOR], []
+    return tuple(words[:-1])
+
+
+def characters(words: Sequence[str]) -> tuple[str, ...]:
+    """Each character of a sentence, and SPACE before every word but the first.
+
+    Raises: TypeError or ValueError for what are no words.
+
+    >>> characters(["vier", "und"])
+    ('v', 'i', 'e', 'r', '▁', 'u', 'n', 'd')
+    """
+    return tuple(SPACE.join(need_words("words", words)))
+
+
+def join_pieces(pieces: Iterable[str]) -> tuple[str, ...]:
+    """The words again, from characters or pieces.
+
+    >>> join_pieces(["vier", "und", "▁zwan", "zig"])
+    ('vierund', 'zwanzig')
+    """
+    return tuple(word for word in "".join(pieces).split(SPACE) if word)
+
+
+class Subwords:
+    """Byte-pair encoding: start from characters, then merge the pair that is most frequent, and again.
+
+    A piece never reaches from one word into the next. A character that was never seen in training
+    stays a piece by itself, so that joined pieces always give the words back.
+
+    Source: Sennrich et al. 2016, section 3.2; SPACE in place of their end-of-word mark: Kudo and
+        Richardson 2018.
+
+    >>> cut = Subwords.train([["neun"], ["neunzig"], ["vierzig"]], size=13)
+    >>> cut.split(["neunundvierzig"])
+    ('neun', 'u', 'n', 'd', 'v', 'i', 'e', 'r', 'zig')
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        if not isinstance(tokenizer, Tokenizer):
+            wanted = "a tokenizers.Tokenizer, as Subwords.train makes one"
+            raise complain(TypeError, "tokenizer", type(tokenizer).__name__, wanted)
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, sentences: Iterable[Sequence[str]], size: int) -> Subwords:
+        """Count in the sentences until there are `size` different pieces, or nothing is left to merge.
+
+        The characters count as pieces. The same sentences give the same pieces.
+
+        Raises: TypeError or ValueError for sentences that are none, a size that is no number, or one
+            that is smaller than the number of characters.
+        """
+        need_count("size", size)
+        texts = [" ".join(need_words("sentences", sentence)) for sentence in sentences]
+        alphabet = set("".join(texts).replace(" ", SPACE))
+        if not alphabet:
+            raise complain(ValueError, "sentences", "none", "at least one word")
+        if size < len(alphabet):
+            raise complain(ValueError, "size", size, f"at least {len(alphabet)}, one a character")
+        tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never")
+        tokenizer.decoder = decoders.Metaspace(SPACE, prepend_scheme="never")
+        trainer = trainers.BpeTrainer(
+            vocab_size=size + 1, special_tokens=[UNKNOWN], show_progress=False
+        )
+        tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+        return cls(tokenizer)
+
+    def __len__(self) -> int:
+        """How many different pieces there are."""
+        return self.tokenizer.get_vocab_size() - 1  # without UNKNOWN
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """What was merged, the most frequent pair first."""
+        return [tuple(pair) for pair in json.loads(self.tokenizer.to_str())["model"]["merges"]]
+
+    def split(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The pieces of a sentence; SPACE begins every word but the first.
+
+        Raises: TypeError or ValueError for what are no words.
+        """
+        text = " ".join(need_words("words", words))
+        places = self.tokenizer.encode(text).offsets
+        return tuple(text[first:end].replace(" ", SPACE) for first, end in places)
+
+
+def recut(
+    pairs: Iterable[Pair], *, source: Cut | None = None, target: Cut | None = None
+) -> list[Pair]:
+    """The same pairs with the words of one side or both cut in another way; None leaves a side alone.
+
+    >>> recut([Pair(("zwei",), ("two",))], source=characters)
+    [Pair(source=('z', 'w', 'e', 'i'), target=('two',))]
+    """
+    return [
+        Pair(
+            pair.source if source is None else tuple(source(pair.source)),
+            pair.target if target is None else tuple(target(pair.target)),
+        )
+        for pair in pairs
+    ]
+
+
+def need_words(argument: str, words: object) -> Sequence[str]:
+    """Raise unless these are words: strings that are not empty, without spaces and without SPACE."""
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        wanted = "a sequence of words, such as text.split()"
+        raise complain(TypeError, argument, f"a {type(words).__name__}", wanted)
+    for word in words:
+        if not isinstance(word, str):
+            raise complain(TypeError, argument, f"a {type(word).__name__}", "strings")
+        if word.split() != [word] or SPACE in word:
+            wanted = f"words that are not empty, without spaces and without {SPACE}"
+            raise complain(ValueError, argument, repr(word), wanted)
+    return words

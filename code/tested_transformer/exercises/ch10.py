@@ -1,0 +1,763 @@
+"""Exercises of chapter 10: training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..data.vocabulary import EOS, PAD
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.training import TEACHER_FORCING
+
+# --- Teacher forcing ------------------------------------------------------------------------------
+
+SHIFT_RIGHT = replace(
+    TEACHER_FORCING,
+    name="ch10.shift_right",
+    statement=TEACHER_FORCING.statement.replace("teacher_forcing", "shift_right", 1),
+    points=1,
+)
+
+# --- The lowest loss under label smoothing --------------------------------------------------------
+
+
+def _lowest_reference(vocab: int, smoothing: float) -> np.ndarray:
+    """The entropy of the target, word by word."""
+    target = reference.word_target(0, vocab, smoothing, np.longdouble)
+    return -sum(share * np.log(share) for share in target)
+
+
+def lowest_is_zero(vocab, smoothing):
+    """A perfect model pays nothing."""
+    return 0.0
+
+
+def surprise_of_the_right_word(vocab, smoothing):
+    """Only the right word is looked at."""
+    return -math.log(1 - smoothing + smoothing / vocab)
+
+
+def entropy_of_two(vocab, smoothing):
+    """Right or wrong, and not which of the wrong ones."""
+    right = 1 - smoothing + smoothing / vocab
+    return -right * math.log(right) - (1 - right) * math.log(1 - right)
+
+
+def entropy_of_wrong_words(vocab, smoothing):
+    """All of e for the wrong words."""
+    share = smoothing / (vocab - 1)
+    return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(share)
+
+
+def _lowest_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    sizes = [(2, 0.5), (3, 0.1), (5, 0.3), (10, 0.1), (100, 0.9), (1000, 0.1)]
+    sizes += [(int(rng.integers(3, 500)), float(rng.uniform(0.01, 0.99))) for _ in range(2)]
+    return [Case(f"{vocab} words", {"vocab": vocab, "smoothing": e}) for vocab, e in sizes]
+
+
+def _nearly_none(run: Run, case: Case) -> Problem | None:
+    got = float(run.value(case, smoothing=1e-9))
+    return None if abs(got) < 1e-6 else Problem("about 0 at smoothing 1e-9", f"{got:.4g}")
+
+
+def _nearly_all(run: Run, case: Case) -> Problem | None:
+    wanted = np.array(math.log(case.arguments["vocab"]))
+    return compare(wanted, run.value(case, smoothing=1 - 1e-9), 1e-6, "at smoothing 1 - 1e-9")
+
+
+def _reached(run: Run, case: Case) -> Problem | None:
+    """What a model pays whose probabilities are those of the target."""
+    vocab, smoothing = case.arguments["vocab"], case.arguments["smoothing"]
+    logits = np.log(reference.word_target(1, vocab, smoothing))[None]
+    paid = reference.cross_entropy(logits, np.array([1]), label_smoothing=smoothing)
+    return compare(np.asarray(paid), run.value(case), 1e-9, "the lowest loss")
+
+
+LOWEST_LOSS = Spec(
+    name="ch10.lowest_loss",
+    statement="lowest_loss(vocab, smoothing): the lowest loss that any model can reach, in nats, with "
+    "vocab words and label smoothing e between 0 and 1; the target is 1 - e + e/V for the right word and "
+    "e/V for every other",
+    required=("vocab", "smoothing"),
+    reference=_lowest_reference,
+    cases=_lowest_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "nearly no smoothing, nearly no loss",
+            "Without smoothing a perfect model pays nothing.",
+            _nearly_none,
+        ),
+        Check(
+            "all smoothed away, log V",
+            "At e = 1 every word is as right as any other: each costs log V.",
+            _nearly_all,
+        ),
+        Check(
+            "a model that says the target pays it",
+            "The loss is lowest where the model's probabilities are the target, and there it is "
+            "-sum of target x log target.",
+            _reached,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a perfect model pays nothing", lowest_is_zero, "all smoothed away, log V",
+            symptom="A loss that stops falling at 0.66 (34 words, e = 0.1) is taken for a failure.",
+            cause="With smoothing the target itself is unsure; its entropy must be paid.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the right word alone", surprise_of_the_right_word,
+            "a model that says the target pays it",
+            symptom="Far too low: the many unlikely words cost most of it.",
+            cause="-log of the right word's share, without its weight and without the other words.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "right or wrong", entropy_of_two, "all smoothed away, log V",
+            symptom="It does not grow with the number of words.",
+            cause="The wrong words are taken as one; there are V - 1 of them, each with e/V.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "all of e for the wrong words", entropy_of_wrong_words, "all smoothed away, log V",
+            symptom="A little too high.",
+            cause="e/(V - 1) for each wrong word is the target of another convention.",
+            seen="google/flax, examples/wmt/train.py, where it is meant so", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- The peak of the paper's rate -----------------------------------------------------------------
+
+
+def _peak_reference(d_model: int, warmup: int) -> np.ndarray:
+    """Step by step, until the rate has fallen to half of the largest."""
+    rates, best = [0.0], 0
+    while len(rates) < 4 or 2 * rates[-1] > rates[best] * (1 + 1e-12):
+        rates.append(reference.paper_rate(len(rates), d_model, warmup))
+        best = len(rates) - 1 if rates[-1] > rates[best] else best
+    half = next(s for s in range(best, len(rates)) if 2 * rates[s] <= rates[best] * (1 + 1e-12))
+    return np.array([best, rates[best], half])
+
+
+def _peak_read(answer: Any, arguments: dict[str, Any]) -> Tensor:
+    return torch.tensor([float(number) for number in answer], dtype=torch.float64)
+
+
+def half_at_twice(d_model, warmup):
+    """As if it fell as 1 / step."""
+    return warmup, (d_model * warmup) ** -0.5, 2 * warmup
+
+
+def half_on_the_way_up(d_model, warmup):
+    """The other step with half the rate."""
+    return warmup, (d_model * warmup) ** -0.5, warmup / 2
+
+
+def rate_of_the_slope(d_model, warmup):
+    """The step is forgotten."""
+    return warmup, d_model**-0.5 * warmup**-1.5, 4 * warmup
+
+
+def rate_without_width(d_model, warmup):
+    """warmup^-0.5 alone."""
+    return warmup, warmup**-0.5, 4 * warmup
+
+
+def largest_at_first(d_model, warmup):
+    """The root is largest at step 1."""
+    return 1, d_model**-0.5, 4
+
+
+def _peak_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    sizes = [(4, 2), (16, 9), (64, 25), (512, 400)]
+    sizes += [tuple(int(n) for n in rng.integers(2, 300, size=2)) for _ in range(3)]
+    return [Case(f"warmup {w}", {"d_model": d_model, "warmup": w}) for d_model, w in sizes]
+
+
+def _nothing_larger(run: Run, case: Case) -> Problem | None:
+    step = run.value(case)[0]
+    near = [s for s in (step - 1, step + 1) if s >= 1]
+    here, *others = (reference.paper_rate(s, **case.arguments) for s in (step, *near))
+    for other, rate in zip(near, others, strict=True):
+        if rate > here:
+            return Problem(f"step {step:g} at the top", f"step {other:g} has a larger rate")
+    return None
+
+
+def _rate_there(run: Run, case: Case) -> Problem | None:
+    step, rate, _ = run.value(case)
+    wanted = np.array(reference.paper_rate(step, **case.arguments))
+    return compare(wanted, np.array(rate), 1e-9, f"the rate at step {step:g}")
+
+
+def _half_later(run: Run, case: Case) -> Problem | None:
+    step, rate, half = run.value(case)
+    if half <= step:
+        return Problem(f"a step after {step:g}", f"{half:g}")
+    found = reference.paper_rate(half, **case.arguments) / rate
+    return None if abs(found - 0.5) < 1e-9 else Problem("half the rate", f"{found:.4g} of it")
+
+
+PEAK = Spec(
+    name="ch10.peak",
+    statement="peak(d_model, warmup): (step, rate, half) of the paper's learning rate: the step at which "
+    "it is largest, the rate there, and the later step at which it has fallen to half of that",
+    required=("d_model", "warmup"),
+    reference=_peak_reference,
+    cases=_peak_cases,
+    read=_peak_read,
+    checks=(
+        SHAPE,
+        Check("no step has more", "The steps before and after must have smaller rates.", _nothing_larger),
+        Check("the rate of that step", "Put the step into the formula.", _rate_there),
+        Check(
+            "half of it, later",
+            "After the warm-up the rate falls as 1 / sqrt(step).",
+            _half_later,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "half at twice the step", half_at_twice, "half of it, later",
+            symptom="The rate is believed to be gone long before it is.",
+            cause="1 / sqrt(step), not 1 / step: half the rate needs four times the step.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "half on the way up", half_on_the_way_up, "half of it, later",
+            symptom="A step before the peak.",
+            cause="The line passes half of the peak too, at warmup / 2.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the slope for the rate", rate_of_the_slope, "the rate of that step",
+            symptom="Too small by a factor of warmup.",
+            cause="warmup^-1.5 is what each step adds; there are warmup of them.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the width forgotten", rate_without_width, "the rate of that step",
+            symptom="Too large by sqrt(d_model).",
+            cause="d_model^-0.5 stands in front of both halves.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the root from the first step", largest_at_first, "no step has more",
+            symptom="A peak at step 1.",
+            cause="The smaller of the two counts: at first that is the line.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- Several batches for one step -----------------------------------------------------------------
+
+
+def _combine_reference(gradients: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Each word brings the gradient of its batch."""
+    every = [gradient for gradient, n in zip(gradients, words, strict=True) for _ in range(n)]
+    return np.sum(every, axis=0) / len(every)
+
+
+def combined_by_mean(gradients, words):
+    """Each batch counts alike."""
+    return gradients.mean(0)
+
+
+def combined_by_sum(gradients, words):
+    """Added up."""
+    return gradients.sum(0)
+
+
+def combined_undivided(gradients, words):
+    """Weighted and added up."""
+    return (gradients * words[:, None]).sum(0)
+
+
+def combined_per_batch(gradients, words):
+    """Weighted by words, divided by batches."""
+    return (gradients * words[:, None]).mean(0)
+
+
+def combined_twice(gradients, words):
+    """Divided by the words once more."""
+    return (gradients / words[:, None]).sum(0) / (1 / words).sum()
+
+
+def _combine_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, words, size, dtype=torch.float64) -> Case:
+        words = np.asarray(words)
+        gradients = rng.normal(size=(len(words), size))
+        return Case(label, {"gradients": gradients, "words": words}, dtype)
+
+    return [
+        case("one batch", [3], 2),
+        case("two batches", [1, 3], 1),
+        case("three batches", [5, 2, 8], 4),
+        case("of one size", [4, 4, 4], 3),
+        case("six batches", rng.integers(1, 60, size=6), 5),
+        case("float32", [7, 2, 3], 4, torch.float32),
+    ]
+
+
+def _all_alike(run: Run, case: Case) -> Problem | None:
+    gradients = np.repeat(case.arguments["gradients"][:1], len(case.arguments["words"]), axis=0)
+    return compare(gradients[0], run.value(case, gradients=gradients), 1e-6, "the gradient")
+
+
+def _cut_in_words(run: Run, case: Case) -> Problem | None:
+    """Batches of one word each, with the gradients of the batches that they came from."""
+    words = case.arguments["words"]
+    each = np.repeat(case.arguments["gradients"], words, axis=0)
+    got = run.value(case, gradients=each, words=np.ones(len(each), dtype=int))
+    return compare(got, run.value(case), 1e-6, "the gradient")
+
+
+COMBINE = Spec(
+    name="ch10.combine",
+    statement="combine(gradients, words): the gradient of the mean loss per word over all batches "
+    "together, (n); gradients (K, n), row k that of the mean loss of batch k; words (K), whole numbers, "
+    "how many words batch k has",
+    required=("gradients", "words"),
+    reference=_combine_reference,
+    ruler=lambda gradients, words: (words / words.sum()).to(gradients.dtype) @ gradients,
+    cases=_combine_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "what all agree on stays",
+            "If all batches have the same gradient, that is the gradient of all of them.",
+            _all_alike,
+        ),
+        Check(
+            "a batch counts by its words",
+            "A batch of three words must count as much as three batches of one.",
+            _cut_in_words,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "each batch counts alike", combined_by_mean, "a batch counts by its words",
+            symptom="A word in a small batch counts more; one large batch gives another step.",
+            cause="The mean of means.",
+            seen="huggingface/transformers issue 24725", chapter=10,
+        ),
+        Mutant(
+            "means added up", combined_by_sum, "what all agree on stays",
+            symptom="The step grows with the number of batches.",
+            cause="backward adds, and nothing divides.",
+            seen="openai/guided-diffusion issue 111", chapter=10,
+        ),
+        Mutant(
+            "weighted and not divided", combined_undivided, "what all agree on stays",
+            symptom="The step grows with the number of words.",
+            cause="The weights must sum to 1.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "weighted by words, divided by batches", combined_per_batch,
+            "what all agree on stays",
+            symptom="Too large by the mean number of words.",
+            cause="The weights are words, so their sum is the divisor.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "divided by the words again", combined_twice, "a batch counts by its words",
+            symptom="Large batches hardly count.",
+            cause="The rows are means already; undo their division, do not repeat it.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=1,
+)  # fmt: skip
+
+# --- Clipping -------------------------------------------------------------------------------------
+
+
+def _clip_all(candidate: Any, first: Tensor, second: Tensor, third: Tensor, limit: float):
+    """Call with a list; all the answers' numbers in one row."""
+    given = [first, second, third]
+    answer = candidate(given, limit)
+    if answer is None or answer is ...:
+        return None
+    pairs = list(zip(answer, given, strict=True))
+    return torch.cat([got.broadcast_to(tensor.shape).flatten() for got, tensor in pairs])
+
+
+def _clip_reference(first: np.ndarray, second: np.ndarray, third: np.ndarray, limit: float):
+    """The norm of all numbers together; nothing becomes longer."""
+    whole = np.concatenate([part.ravel() for part in (first, second, third)])
+    norm = np.sqrt(reference.dot(whole, whole))
+    return whole * (limit / norm if norm > limit else 1)
+
+
+def _clip_as_torch(gradients, limit):
+    """With torch's small number against a division by 0."""
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    return [g * (limit / (norm + 1e-6)).clamp(max=1) for g in gradients]
+
+
+def clip_each(gradients, limit):
+    """Each tensor by its own norm."""
+    return [g * (limit / (g.norm() + 1e-12)).clamp(max=1) for g in gradients]
+
+
+def clip_numbers(gradients, limit):
+    """Each number for itself."""
+    return [g.clamp(-limit, limit) for g in gradients]
+
+
+def clip_always(gradients, limit):
+    """Every gradient is made as long as the limit."""
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    return [g * limit / (norm + 1e-12) for g in gradients]
+
+
+def clip_by_square(gradients, limit):
+    """The root is forgotten."""
+    square = sum((g**2).sum() for g in gradients)
+    return [g * limit / square if square > limit else g for g in gradients]
+
+
+def clip_in_place(gradients, limit):
+    """Right numbers, in the caller's tensors."""
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    for gradient in gradients:
+        gradient.mul_((limit / (norm + 1e-6)).clamp(max=1))
+    return gradients
+
+
+def _clip_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, scale, limit, dtype=torch.float64) -> Case:
+        shapes = {"first": (2,), "second": (3, 2), "third": (1, 2, 2)}
+        tensors = {name: scale * rng.normal(size=shape) for name, shape in shapes.items()}
+        return Case(label, {**tensors, "limit": limit}, dtype)
+
+    return [
+        case("long", 1.0, 1.0),
+        case("short", 0.01, 1.0),
+        case("far too long", 1000.0, 0.5),
+        case("nothing at all", 0.0, 1.0),
+        case("a little too long", 1.0, 2.0),
+        case("float32", 3.0, 1.0, torch.float32),
+    ]
+
+
+def _whole(case: Case) -> np.ndarray:
+    return np.concatenate([case.arguments[n].ravel() for n in ("first", "second", "third")])
+
+
+def _short_stays(run: Run, case: Case) -> Problem | None:
+    return compare(_whole(case), run.value(case), 1e-9, "the gradients")
+
+
+def _not_longer(run: Run, case: Case) -> Problem | None:
+    norm, limit = np.linalg.norm(run.value(case)), case.arguments["limit"]
+    if abs(norm / limit - 1) < 1e-4:
+        return None
+    return Problem(f"{limit:g} long, all together", f"{norm:.4g} long")
+
+
+def _same_direction(run: Run, case: Case) -> Problem | None:
+    whole, got = _whole(case), run.value(case)
+    wanted = whole * np.linalg.norm(got) / np.linalg.norm(whole)
+    return compare(wanted, got, 1e-5, "the gradients")
+
+
+def _is_long(case: Case) -> bool:
+    return float(np.linalg.norm(_whole(case))) > case.arguments["limit"]
+
+
+CLIP = Spec(
+    name="ch10.clip",
+    statement="clip(gradients, limit): a new list of tensors, the same as gradients where these are "
+    "together at most limit long, and else shortened to that length in the same direction; the length is "
+    "the root of the sum of the squares of all numbers of all tensors",
+    required=("first", "second", "third", "limit"),
+    reference=_clip_reference,
+    ruler=lambda **arguments: _clip_all(_clip_as_torch, **arguments),
+    cases=_clip_cases,
+    build=lambda candidate, arguments: lambda *placed: _clip_all(candidate, *placed),
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "what is short enough stays",
+            "Clipping only shortens. Nothing to shorten: nothing changes, not even 0.",
+            _short_stays,
+            when=lambda case: not _is_long(case),
+        ),
+        Check(
+            "the direction stays",
+            "All numbers are multiplied by the same factor.",
+            _same_direction,
+            when=_is_long,
+        ),
+        Check(
+            "as long as the limit",
+            "What was too long is, all tensors together, as long as the limit.",
+            _not_longer,
+            when=_is_long,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "every tensor for itself", clip_each, "the direction stays",
+            symptom="The step turns towards the tensors with small gradients.",
+            cause="The length is that of all tensors together.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "every number for itself", clip_numbers, "the direction stays",
+            symptom="The step turns towards the diagonal: all large numbers become alike.",
+            cause="clamp in place of one common factor.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "always as long as the limit", clip_always, "what is short enough stays",
+            symptom="Near the minimum the steps do not become smaller.",
+            cause="The factor limit / length must not be above 1.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the root forgotten", clip_by_square, "as long as the limit",
+            symptom="Long gradients become far too short.",
+            cause="The sum of squares is the square of the length.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "clipped in place", clip_in_place, "the inputs stay as they were",
+            symptom="The caller's gradients are changed.",
+            cause="mul_ works in place.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- Exact match ----------------------------------------------------------------------------------
+
+
+def _until_end(row: np.ndarray) -> list[int]:
+    """The words before EOS, EOS included; all if there is none."""
+    words: list[int] = []
+    for word in row.tolist():
+        words.append(word)
+        if word == EOS:
+            break
+    return words
+
+
+def _match_reference(said: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Sentence by sentence."""
+    right = [_until_end(a) == _until_end(b) for a, b in zip(said, expected, strict=True)]
+    return np.asarray(sum(right) / len(right))
+
+
+def _of_one_width(said: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
+    wide = max(said.shape[1], expected.shape[1])
+    return tuple(
+        torch.nn.functional.pad(t, (0, wide - t.shape[1]), value=PAD) for t in (said, expected)
+    )
+
+
+def share_of_words(said, expected):
+    """Words, not sentences."""
+    said, expected = _of_one_width(said, expected)
+    return (said == expected)[expected != PAD].double().mean()
+
+
+def everything_compared(said, expected):
+    """What stands after the end counts too."""
+    said, expected = _of_one_width(said, expected)
+    return (said == expected).all(1).double().mean()
+
+
+def cut_to_the_shorter(said, expected):
+    """The width that both have."""
+    wide = min(said.shape[1], expected.shape[1])
+    said, expected = said[:, :wide], expected[:, :wide]
+    return ((said == expected) | (expected == PAD)).all(1).double().mean()
+
+
+def end_not_compared(said, expected):
+    """The words without EOS."""
+    said, expected = _of_one_width(said, expected)
+    matter = (expected != PAD) & (expected != EOS)
+    return ((said == expected) | ~matter).all(1).double().mean()
+
+
+def bag_of_words(said, expected):
+    """The right words in any order."""
+    pairs = zip(said.tolist(), expected.tolist(), strict=True)
+    pairs = [(a, b) for a, b in pairs if EOS in a]
+    right = [sorted(a[: a.index(EOS)]) == sorted(b[: b.index(EOS)]) for a, b in pairs]
+    return sum(right) / len(said)
+
+
+def _match_cases(seed: int) -> list[Case]:
+    """Expected sentences, and what came: right, wrong, too long, too short, in another order."""
+    rng = np.random.default_rng(seed)
+
+    def case(label, faults, lengths, *, extra=0, limit=None) -> Case:
+        rows = [[*(rng.permutation(9)[:n] + 4).tolist(), EOS] for n in lengths]
+        said = [_with_fault(row, fault, rng) for row, fault in zip(rows, faults, strict=True)]
+        said_wide = max(map(len, said)) + extra
+        wide = max(map(len, rows))
+        # what stands after the end is whatever the model went on to say
+        noise = [row + rng.integers(4, 13, size=said_wide - len(row)).tolist() for row in said]
+        expected = [row + [PAD] * (wide - len(row)) for row in rows]
+        said = np.array(noise)[:, :limit]
+        return Case(label, {"said": said, "expected": np.array(expected)})
+
+    return [
+        case("one right", ["right"], [2]),
+        case("one word wrong", ["word"], [3]),
+        case("went on after the end", ["right", "right"], [2, 2], extra=2),
+        case("one that does not end", ["right", "long"], [3, 2]),
+        case("one that ends too soon", ["short", "short"], [3, 3]),
+        case("stopped before the end", ["right", "right"], [3, 1], limit=2),
+        case("in another order", ["order", "right"], [2, 3]),
+        case(
+            "some of each", ["right", "word", "long", "short", "right", "order"], [4, 3, 2, 4, 1, 3]
+        ),
+    ]
+
+
+def _with_fault(row: list[int], fault: str, rng: np.random.Generator) -> list[int]:
+    words = row[:-1]
+    if fault == "word":
+        words[int(rng.integers(len(words)))] = 13
+    elif fault == "long":
+        words = [*words, 13]
+    elif fault == "short":
+        words = words[:-1]
+    elif fault == "order":
+        words = [*words[1:], words[0]]
+    return [*words, EOS]
+
+
+def _all_right(run: Run, case: Case) -> Problem | None:
+    got = float(run.value(case, said=case.arguments["expected"]))
+    return None if got == 1 else Problem("1 where the expected sentences are said", f"{got:.4g}")
+
+
+def _nothing_after(run: Run, case: Case) -> Problem | None:
+    said = case.arguments["said"].copy()
+    for row in said:
+        row[len(_until_end(row)) :] = 9
+    longer = np.pad(said, ((0, 0), (0, 1)), constant_values=5)
+    return compare(run.value(case), run.value(case, said=longer), 1e-12, "the share")
+
+
+def _one_is_enough(run: Run, case: Case) -> Problem | None:
+    said = case.arguments["expected"].copy()
+    said[:, 0] = 14
+    got = float(run.value(case, said=said))
+    return None if got == 0 else Problem("0 where each first word is wrong", f"{got:.4g}")
+
+
+def _must_end(run: Run, case: Case) -> Problem | None:
+    expected = case.arguments["expected"]
+    shortest = int((expected == EOS).argmax(1).min())
+    for said in (np.where(expected == EOS, 14, expected), expected[:, :shortest].copy()):
+        got = float(run.value(case, said=said))
+        if got != 0:
+            return Problem("0 where no sentence ends", f"{got:.4g}")
+    return None
+
+
+EXACT_MATCH = Spec(
+    name="ch10.exact_match",
+    statement="exact_match(said, expected): the share of sentences that are right from the first word to "
+    f"the end, a number; said (B, L), expected (B, M), word numbers. A sentence ends with EOS = {EOS}; "
+    f"after it said holds anything and expected PAD = {PAD}. One that never ends is wrong",
+    required=("said", "expected"),
+    reference=_match_reference,
+    cases=_match_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the expected sentences are all right",
+            "Whoever says exactly what was expected is right every time.",
+            _all_right,
+        ),
+        Check(
+            "after the end nothing counts",
+            "What stands behind EOS was never said.",
+            _nothing_after,
+            when=lambda case: bool((case.arguments["said"] == EOS).any(1).all()),
+        ),
+        Check("one wrong word is enough", "Sentences are counted, not words.", _one_is_enough),
+        Check(
+            "a sentence must end",
+            "The right words and then more words is another sentence: EOS must agree too.",
+            _must_end,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "words counted, not sentences", share_of_words, "one wrong word is enough",
+            symptom="Nearly 1 for a model that gets hardly any long sentence right.",
+            cause="The mean over words; all of a sentence's words must be right.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "what stands after the end compared", everything_compared,
+            "after the end nothing counts",
+            symptom="Nearly 0 for a perfect model that is not stopped at EOS.",
+            cause="The whole rows are compared, not the sentences in them.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "cut to the shorter", cut_to_the_shorter, "a sentence must end",
+            symptom="Half a sentence is taken for a whole one.",
+            cause="zip, or [:L], drops what the other has more.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the end not compared", end_not_compared, "a sentence must end",
+            symptom="A model that never stops is right.",
+            cause="EOS is left out with the padding.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the words in any order", bag_of_words, "equals the reference",
+            symptom="four twenty and twenty four are the same.",
+            cause="Sets or sorted lists of words are compared.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+EXERCISES = (SHIFT_RIGHT, LOWEST_LOSS, PEAK, COMBINE, CLIP, EXACT_MATCH)

@@ -1,0 +1,722 @@
+"""Exercises of chapter 11: generating."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..data import EOS, PAD
+from ..specs.generation import TOP_P
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+
+# --- A temperature for two words ------------------------------------------------------------------
+
+
+def _temperature_reference(gap: float, p: float) -> float:
+    """Cool down until the likelier word has p: by bisection, not by the formula."""
+    low, high = math.log(1e-9), math.log(1e9)
+    for _ in range(200):
+        middle = (low + high) / 2
+        found = 1 / (1 + math.exp(-min(gap / math.exp(middle), 700)))
+        low, high = (middle, high) if found > p else (low, middle)
+    return math.exp(middle)
+
+
+def temperature_from_the_logarithm(gap, p):
+    """As if the other word had probability 1."""
+    return -gap / math.log(p)
+
+
+def temperature_upside_down(gap, p):
+    """The scale for the temperature."""
+    return math.log(p / (1 - p)) / gap
+
+
+def temperature_without_logarithm(gap, p):
+    """Odds where log-odds are meant."""
+    return gap / (p / (1 - p))
+
+
+def _temperature_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    pairs = [(2.0, 0.75), (1.0, 0.9), (math.log(3), 0.75), (0.1, 0.51), (5.0, 0.999)]
+    pairs += [(float(rng.uniform(0.2, 6)), float(rng.uniform(0.55, 0.98))) for _ in range(3)]
+    return [Case(f"gap {gap:.3g}, p {p:.3g}", {"gap": gap, "p": p}) for gap, p in pairs]
+
+
+def _odds(run: Run, case: Case) -> Problem | None:
+    gap, p = case.arguments["gap"], case.arguments["p"]
+    temperature = float(run.value(case))
+    if not temperature > 0:
+        return Problem("a temperature above 0", f"{temperature:.4g}")
+    found = 1 / (1 + math.exp(-min(gap / temperature, 700)))
+    what = f"at temperature {temperature:.4g}, the likelier word's probability"
+    return compare(np.array(p), np.array(found), 1e-6, what)
+
+
+def _doubles(run: Run, case: Case) -> Problem | None:
+    doubled = run.value(case, gap=2 * case.arguments["gap"])
+    return compare(2 * run.value(case), doubled, ROUNDING, "temperature for twice the gap")
+
+
+TEMPERATURE_FOR = Spec(
+    name="ch11.temperature_for",
+    statement="temperature_for(gap, p): the temperature at which the likelier of two words has "
+    "probability p; its score is larger by gap > 0, and 1/2 < p < 1",
+    required=("gap", "p"),
+    reference=_temperature_reference,
+    cases=_temperature_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "twice the gap, twice the temperature",
+            "Only gap / temperature counts.",
+            _doubles,
+        ),
+        Check(
+            "the likelier word gets p",
+            "With two words, p / (1 - p) = exp(gap / temperature).",
+            _odds,
+        ),
+        Check(
+            EQUAL.name,
+            EQUAL.explain,
+            lambda run, case: compare(run.expected(case)[0], run.value(case), 1e-6),
+        ),
+    ),
+    mutants=(
+        Mutant(
+            "a probability for the odds", temperature_from_the_logarithm,
+            "the likelier word gets p",
+            symptom="Too cold for p below 0.618, too warm above.",
+            cause="log p in place of log(p / (1 - p)): the other word has a probability too.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the temperature upside down", temperature_upside_down,
+            "twice the gap, twice the temperature",
+            symptom="Where it should cool it heats.",
+            cause="1/temperature, the number that multiplies the scores.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "odds without a logarithm", temperature_without_logarithm, "the likelier word gets p",
+            symptom="Too cold: the likelier word gets more than p.",
+            cause="The softmax is an exponential: undo it with a logarithm.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=1,
+)  # fmt: skip
+
+# --- The log-probability of a sentence ------------------------------------------------------------
+
+
+def _log_probability_reference(logits: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Word by word, up to EOS."""
+    totals = np.zeros(len(words), dtype=logits.dtype)
+    for b, row in enumerate(words):
+        for place, word in enumerate(row):
+            totals[b] += np.log(reference.softmax(logits[b, place])[word])
+            if word == EOS:
+                break
+    return totals
+
+
+def _gained(logits: Tensor, words: Tensor) -> Tensor:
+    return logits.log_softmax(-1).gather(2, words[..., None])[..., 0]
+
+
+def product_of_probabilities(logits, words):
+    """Multiplied, then the logarithm."""
+    probability = logits.softmax(-1).gather(2, words[..., None])[..., 0]
+    return probability.masked_fill(words == PAD, 1.0).prod(-1).log()
+
+
+def padding_counted(logits, words):
+    """All places."""
+    return _gained(logits, words).sum(-1)
+
+
+def end_not_counted(logits, words):
+    """Words alone."""
+    return _gained(logits, words).masked_fill((words == PAD) | (words == EOS), 0.0).sum(-1)
+
+
+def mean_for_sum(logits, words):
+    """Divided by the number of words."""
+    real = words != PAD
+    return _gained(logits, words).masked_fill(~real, 0.0).sum(-1) / real.sum(-1)
+
+
+def scores_as_they_come(logits, words):
+    """No softmax."""
+    found = logits.gather(2, words[..., None])[..., 0]
+    return found.masked_fill(words == PAD, 0.0).sum(-1)
+
+
+def one_place_late(logits, words):
+    """The scores after a word for the word itself."""
+    later = _gained(logits[:, :-1], words[:, 1:])
+    return later.masked_fill(words[:, 1:] == PAD, 0.0).sum(-1)
+
+
+def _log_probability_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, lengths, width, vocab) -> Case:
+        """lengths: with EOS; a row as long as the width has no EOS."""
+        words = rng.integers(3, vocab, size=(len(lengths), width))
+        for row, length in zip(words, lengths, strict=True):
+            row[length:] = PAD
+            if length < width:
+                row[length - 1] = EOS
+        logits = 2 * rng.normal(size=(*words.shape, vocab))
+        return Case(label, {"logits": logits, "words": words})
+
+    return [
+        case("two words", [2], 2, 5),
+        case("a sentence that ends", [3], 4, 6),
+        case("three lengths", [4, 1, 2], 4, 7),
+        case("a batch", [5, 6, 3, 2], 6, 9),
+        case("a thousand words", [1000, 999], 1000, 8),
+    ]
+
+
+def _likelier_is_more(run: Run, case: Case) -> Problem | None:
+    """One score for all words of a place, added, changes no probability."""
+    logits = case.arguments["logits"] + 3.0
+    return compare(
+        run.value(case), run.value(case, logits=logits), 1e-8, "with 3 added to all scores"
+    )
+
+
+def _padding_is_nothing(run: Run, case: Case) -> Problem | None:
+    padding = (case.arguments["words"] == PAD)[..., None]
+    logits = np.where(padding, -case.arguments["logits"], case.arguments["logits"])
+    return compare(run.value(case), run.value(case, logits=logits), ROUNDING, "the sums")
+
+
+def _coin(run: Run, case: Case) -> Problem | None:
+    """With even scores each word, EOS included, costs log V."""
+    logits, words = case.arguments["logits"], case.arguments["words"]
+    expected = -(words != PAD).sum(-1) * math.log(logits.shape[-1])
+    got = run.value(case, logits=0 * logits)
+    return compare(expected, got, 1e-8, "with all scores 0, the sums")
+
+
+LOG_PROBABILITY = Spec(
+    name="ch11.log_probability",
+    statement="log_probability(logits, words): the log-probability of each sentence, (B); logits "
+    "(B, N, V), words (B, N): logits[b, n] scores words[b, n]. EOS (2) counts, padding (0) after it "
+    "does not",
+    required=("logits", "words"),
+    reference=_log_probability_reference,
+    cases=_log_probability_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a number added to all scores changes nothing",
+            "Scores mean something only after the softmax over the words.",
+            _likelier_is_more,
+        ),
+        Check("padding costs nothing", "What stands after EOS is no word.", _padding_is_nothing),
+        Check(
+            "even scores cost log V a word",
+            "With V words equally likely each one costs log V, EOS like any other.",
+            _coin,
+        ),
+        Check(
+            EQUAL.name,
+            EQUAL.explain,
+            lambda run, case: compare(run.expected(case)[0], run.value(case), 1e-8),
+        ),
+    ),
+    mutants=(
+        Mutant(
+            "the logarithm of a product", product_of_probabilities,
+            "even scores cost log V a word",
+            symptom="Right for a line; -inf for a page.",
+            cause="A thousand probabilities multiplied are 0 in any format: add logarithms.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "padding scored as a word", padding_counted, "padding costs nothing",
+            symptom="Short sentences look bad, the more the longer their neighbors are.",
+            cause="The sum runs over all places.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the end is free", end_not_counted, "even scores cost log V a word",
+            symptom="Sentences that break off look as good as those that end.",
+            cause="EOS is left out like padding; but stopping there has a probability.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a mean of logarithms", mean_for_sum, "even scores cost log V a word",
+            symptom="The length penalty 1, where none was asked.",
+            cause="Divided by the number of words.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "scores for log-probabilities", scores_as_they_come,
+            "a number added to all scores changes nothing",
+            symptom="Log-probabilities above 0.",
+            cause="log_softmax is missing.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "shifted once too often", one_place_late, "even scores cost log V a word",
+            symptom="One word fewer, and each scored by the wrong place.",
+            cause="Here logits[n] scores words[n]; the shift belongs to the model's input.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=2,
+)  # fmt: skip
+
+# --- Where greedy fails ---------------------------------------------------------------------------
+
+
+def _tree(answer: Any, arguments: dict[str, Any]) -> Any:
+    """What greedy finds and what there is: [rows that sum to 1, likelier by the ratio]."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return answer
+    first, second = (torch.as_tensor(part, dtype=torch.float64) for part in answer)
+    vocab = arguments["vocab"]
+    if first.shape != (vocab,) or second.shape != (vocab, vocab):
+        return torch.zeros(0, dtype=torch.bool)
+    return torch.tensor([_fair(first) and _fair(second), _misses(first, second, arguments)])
+
+
+def _fair(rows: Tensor) -> bool:
+    return bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-6).all())
+
+
+def _greedy_and_best(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """The probability of the sentence that greedy finds, and that of the likeliest."""
+    sentences = first[:, None] * second
+    likeliest = first >= first.max() - 1e-9  # of equally likely words greedy may take any
+    return float(sentences[likeliest].max()), float(sentences.max())
+
+
+def _misses(first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
+    greedy, best = _greedy_and_best(first, second)
+    return best >= arguments["ratio"] * greedy
+
+
+def sure_then_unsure(vocab, ratio):
+    """The likeliest first word is certain: then no other sentence can be likelier."""
+    first = torch.zeros(vocab)
+    first[0] = 1.0
+    return first, torch.full((vocab, vocab), 1 / vocab)
+
+
+def weights_that_do_not_sum(vocab, ratio):
+    """A second word more certain than certain."""
+    first = torch.full((vocab,), 1 / vocab)
+    first[0] += 0.01
+    second = torch.full((vocab, vocab), 1 / vocab)
+    second[1, 0] = ratio + 1
+    return first, second
+
+
+def a_fixed_gap(vocab, ratio):
+    """0.6 and 0.4: enough for small ratios only."""
+    first = torch.zeros(vocab)
+    first[:2] = torch.tensor([0.6, 0.4])
+    second = torch.full((vocab, vocab), 1 / vocab)
+    second[1] = 0.0
+    second[1, 0] = 1.0
+    return first, second
+
+
+def _greedy_fails_cases(seed: int) -> list[Case]:
+    sizes = [(2, 1.2), (2, 1.9), (3, 2.5), (5, 4.8), (10, 9.0), (50, 49.0)]
+    return [Case(f"{v} words, {r:g} times", {"vocab": v, "ratio": r}) for v, r in sizes]
+
+
+def _probabilities(run: Run, case: Case) -> Problem | None:
+    tables = (torch.as_tensor(t, dtype=torch.float64) for t in run.answer(case.tensors()))
+    for name, rows in zip(("first", "each row of second"), tables, strict=True):
+        if not _fair(rows):
+            sums = [round(total, 4) for total in rows.sum(-1).flatten().tolist()]
+            return Problem(f"{name}: numbers from 0 up with the sum 1", f"sums {sums[:5]}")
+    return None
+
+
+def _likelier(run: Run, case: Case) -> Problem | None:
+    tables = (torch.as_tensor(t, dtype=torch.float64) for t in run.answer(case.tensors()))
+    greedy, best = _greedy_and_best(*tables)
+    if best >= case.arguments["ratio"] * greedy:
+        return None
+    expected = f"a sentence {case.arguments['ratio']:g} times as likely as greedy's"
+    return Problem(expected, f"greedy's {greedy:.4g}, the likeliest {best:.4g}")
+
+
+GREEDY_FAILS = Spec(
+    name="ch11.greedy_fails",
+    statement="greedy_fails(vocab, ratio): probabilities of sentences of two words, first (V) and second "
+    "(V, V), second[i, j] being that of j after i, such that the likeliest sentence is at least ratio "
+    "times as likely as the one that greedy finds; 1 < ratio < V = vocab",
+    required=("vocab", "ratio"),
+    reference=lambda vocab, ratio: np.array([True, True]),
+    cases=_greedy_fails_cases,
+    read=_tree,
+    checks=(
+        SHAPE,
+        Check(
+            "rows are probabilities",
+            "No number is below 0, and first and each row of second have the sum 1.",
+            _probabilities,
+        ),
+        Check(
+            "greedy misses the likeliest sentence",
+            "Greedy takes the likeliest first word (of equally likely ones it may take any), then "
+            "the best second one; another sentence must be likelier by the ratio.",
+            _likelier,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a first word that is certain", sure_then_unsure,
+            "greedy misses the likeliest sentence",
+            symptom="Greedy is right: there is nothing else to say.",
+            cause="Greedy fails where the first words are nearly even.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "more than certain", weights_that_do_not_sum, "rows are probabilities",
+            symptom="The ratio is reached with a probability above 1.",
+            cause="A row is one distribution: what one word gets the others lose.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "0.6 and 0.4 for every ratio", a_fixed_gap, "greedy misses the likeliest sentence",
+            symptom="Enough for a ratio of 1.2 with two words, and not for 1.9.",
+            cause="The gap between the first words costs a factor: make it as small as needed.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=3,
+)  # fmt: skip
+
+# --- One step of beam search ----------------------------------------------------------------------
+
+
+def _step_reference(scores: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Every beam with every word, sorted."""
+    steps = [
+        (score + gain, beam, word)
+        for beam, score in enumerate(scores)
+        for word, gain in enumerate(np.log(reference.softmax(logits[beam])))
+    ]
+    best = sorted(steps, key=lambda step: -step[0])[: len(scores)]
+    return np.array([[beam, word, score] for score, beam, word in best])
+
+
+def _three_rows(answer: Any, arguments: dict[str, Any]) -> Any:
+    """Beams, words and scores as columns."""
+    if not isinstance(answer, tuple) or len(answer) != 3:
+        return answer
+    return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in answer], dim=-1)
+
+
+def _step(total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    best, places = total.flatten().topk(len(total))
+    return places // total.shape[1], places % total.shape[1], best
+
+
+def step_without_the_past(scores, logits):
+    """Only the new word counts."""
+    return _step(logits.log_softmax(-1))
+
+
+def step_of_raw_scores(scores, logits):
+    """No softmax."""
+    return _step(scores[:, None] + logits)
+
+
+def step_of_probabilities(scores, logits):
+    """Probabilities added to logarithms."""
+    return _step(scores[:, None] + logits.softmax(-1))
+
+
+def step_of_each_beam(scores, logits):
+    """Every beam keeps its own best word."""
+    best, words = (scores[:, None] + logits.log_softmax(-1)).max(-1)
+    order = best.argsort(descending=True)
+    return order, words[order], best[order]
+
+
+def step_numbered_wrong(scores, logits):
+    """The number of beams where the number of words is meant."""
+    best, places = (scores[:, None] + logits.log_softmax(-1)).flatten().topk(len(scores))
+    return places // len(scores), places % len(scores), best
+
+
+def step_softmax_of_all(scores, logits):
+    """One softmax over all beams."""
+    flat = logits.flatten().log_softmax(0).view_as(logits)
+    return _step(scores[:, None] + flat)
+
+
+def _step_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, beams, vocab, near=1.0) -> Case:
+        scores = -np.sort(near * rng.exponential(size=beams))
+        shift = rng.normal(size=(beams, 1))  # no softmax sees it
+        return Case(label, {"scores": scores, "logits": rng.normal(size=(beams, vocab)) + shift})
+
+    return [
+        case("one beam", 1, 4),
+        case("two beams", 2, 5),
+        case("two beams, nearly even", 2, 5, 0.01),
+        case("three beams, one far ahead", 3, 6, 9.0),
+        case("five beams", 5, 8),
+        case("eight beams, nearly even", 8, 30, 0.01),
+    ]
+
+
+def _steps_cost(run: Run, case: Case) -> Problem | None:
+    logits = case.arguments["logits"]
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for beam, word, score in run.value(case).tolist():
+        if beam not in range(len(logits)) or word not in range(logits.shape[1]):
+            wanted = f"beams below {len(logits)} and words below {logits.shape[1]}"
+            return Problem(wanted, f"beam {beam:g}, word {word:g}")
+        expected = case.arguments["scores"][int(beam)] + logs[int(beam), int(word)]
+        if abs(expected - score) > ROUNDING:
+            place = f"the score of word {word:g} of beam {beam:g} = "
+            return Problem(f"{place}{expected:.4g}", f"{place}{score:.4g}")
+    return None
+
+
+def _none_better(run: Run, case: Case) -> Problem | None:
+    expected, got = run.expected(case)[0][:, 2], run.value(case)[:, 2]
+    return compare(expected, got, ROUNDING, "the scores, best first,")
+
+
+BEAM_STEP = Spec(
+    name="ch11.beam_step",
+    statement="beam_step(scores, logits): scores (K), the log-probability of each beam; logits (K, V) of "
+    "its next word -> beams (K), words (K), scores (K): the K likeliest steps, best first",
+    required=("scores", "logits"),
+    reference=_step_reference,
+    cases=_step_cases,
+    read=_three_rows,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a step costs its word",
+            "The score of a step is that of its beam plus the log-probability of its word.",
+            _steps_cost,
+        ),
+        Check(
+            "no better step is left out",
+            "Of all K V steps the best K, wherever they come from, best first.",
+            _none_better,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a step without its past", step_without_the_past, "a step costs its word",
+            symptom="A beam far behind wins with one likely word.",
+            cause="The scores of the beams are not added.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a step by raw scores", step_of_raw_scores, "a step costs its word",
+            symptom="Scores rise from step to step.",
+            cause="log_softmax is missing.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a probability added to a logarithm", step_of_probabilities, "a step costs its word",
+            symptom="Every word adds something between 0 and 1, so unlikely ones cost nothing.",
+            cause="softmax in place of log_softmax.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one step for each beam", step_of_each_beam, "no better step is left out",
+            symptom="Beams never cross over: K greedy searches.",
+            cause="The maximum is taken within each beam, not over all.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "places counted in beams", step_numbered_wrong, "a step costs its word",
+            symptom="Words that nobody scored, of beams that do not exist.",
+            cause="place // K and place % K; a row of the table is V long.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one softmax over all beams", step_softmax_of_all, "a step costs its word",
+            symptom="A beam with larger scores takes the chances of the others.",
+            cause="The table is flattened before the softmax, not after it.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=3,
+)  # fmt: skip
+
+# --- The memory of a cache ------------------------------------------------------------------------
+
+
+def _bytes_reference(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits) -> int:
+    """A key and a value for each layer, head, token and sentence."""
+    numbers = 0
+    for _ in range(num_layers):
+        for _ in ("keys", "values"):
+            numbers += batch * num_kv_heads * tokens * (d_model // num_heads)
+    return numbers * bits // 8
+
+
+def bytes_of_keys(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
+    """Keys only."""
+    return num_layers * num_kv_heads * d_model // num_heads * tokens * batch * bits // 8
+
+
+def bytes_of_every_head(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
+    """As many heads as queries have."""
+    return 2 * num_layers * d_model * tokens * batch * bits // 8
+
+
+def bytes_of_one_sentence(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
+    """The batch is forgotten."""
+    return 2 * num_layers * num_kv_heads * d_model // num_heads * tokens * bits // 8
+
+
+def bits_for_bytes(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
+    """Not divided by 8."""
+    return 2 * num_layers * num_kv_heads * d_model // num_heads * tokens * batch * bits
+
+
+def bytes_of_the_scores(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
+    """A table of all pairs of tokens."""
+    return num_layers * num_heads * tokens * tokens * batch * bits // 8
+
+
+SIZES = ("num_layers", "d_model", "num_heads", "num_kv_heads", "tokens", "batch", "bits")
+
+
+def _bytes_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    named = {
+        "one layer, one head": (1, 4, 1, 1, 1, 1, 32),
+        "grouped heads": (2, 8, 4, 2, 3, 1, 32),
+        "a batch": (2, 8, 2, 2, 5, 3, 16),
+        "LLaMA-13B": (40, 5120, 40, 40, 2048, 1, 16),
+        "Llama-2-70B": (80, 8192, 64, 8, 4096, 1, 16),
+        "one head for all queries, 8 bits": (6, 512, 8, 1, 100, 7, 8),
+    }
+    groups, d = (int(n) for n in rng.integers(1, 5, size=2))
+    heads = groups * int(rng.integers(1, 5))
+    more = tuple(map(int, rng.integers(2, 40, size=3)))
+    named["other sizes"] = (more[0], heads * d, heads, groups, *more[1:], 16)
+    return [Case(label, dict(zip(SIZES, sizes, strict=True))) for label, sizes in named.items()]
+
+
+def _in_proportion(*names: str) -> Any:
+    def test(run: Run, case: Case) -> Problem | None:
+        for name in names:
+            twice = run.value(case, **{name: 2 * case.arguments[name]})
+            problem = compare(2 * run.value(case), twice, 0, f"bytes with twice the {name}")
+            if problem:
+                return problem
+        return None
+
+    return test
+
+
+def _fewer_heads(run: Run, case: Case) -> Problem | None:
+    count = case.arguments["num_kv_heads"]
+    shared = run.value(case, num_kv_heads=1)
+    return compare(run.value(case), count * shared, 0, f"{count} x the bytes of one key head")
+
+
+CACHE_BYTES = Spec(
+    name="ch11.cache_bytes",
+    statement="cache_bytes(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits): bytes that "
+    "the cache of a decoder-only model takes; num_heads heads for queries, num_kv_heads for keys and "
+    "values, each d_model / num_heads wide; bits for one number",
+    required=SIZES,
+    reference=_bytes_reference,
+    cases=_bytes_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "in proportion to all but the width of a head",
+            "Twice the layers, tokens, sentences or bits take twice the memory.",
+            _in_proportion("num_layers", "tokens", "batch", "bits"),
+        ),
+        Check(
+            "only heads of keys and values are kept",
+            "A query is asked once and forgotten: with one key head the cache is that much smaller.",
+            _fewer_heads,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "only the keys", bytes_of_keys, "equals the reference",
+            symptom="Half of what is taken: 0.84 GB for LLaMA-13B at 2,048 tokens.",
+            cause="There are two tensors in each layer.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "as many heads as queries", bytes_of_every_head,
+            "only heads of keys and values are kept",
+            symptom="Eight times too much for Llama-2-70B.",
+            cause="With grouped queries several heads read the same keys and values.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one sentence for the batch", bytes_of_one_sentence,
+            "in proportion to all but the width of a head",
+            symptom="Fits on paper and not on the machine.",
+            cause="Each sentence of a batch, and each beam, has its own keys and values.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "bits for bytes", bits_for_bytes, "equals the reference",
+            symptom="Eight times too much.",
+            cause="A byte has eight bits.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the table of scores", bytes_of_the_scores,
+            "in proportion to all but the width of a head",
+            symptom="The cache seems to grow with the square of the length.",
+            cause="Scores are computed and thrown away; keys and values are what is kept.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=1,
+)  # fmt: skip
+
+EXERCISES = (
+    TEMPERATURE_FOR,
+    replace(TOP_P, name="ch11.top_p", points=2),
+    LOG_PROBABILITY,
+    GREEDY_FAILS,
+    BEAM_STEP,
+    CACHE_BYTES,
+)
