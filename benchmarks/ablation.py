@@ -9,14 +9,11 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/ablation.py [--seeds 1]
 """
 
 import argparse
-import datetime
-import json
 import math
-import platform
 import time
-from pathlib import Path
 
 import torch
+from record import read_rows, write_rows
 
 from tested_transformer.ablation import ABLATIONS, trainer_without
 from tested_transformer.data import Pair, make_batches, single_numbers
@@ -24,8 +21,13 @@ from tested_transformer.generation import find_mistakes
 from tested_transformer.number_words import LARGEST, german_words
 from tested_transformer.training import Trainer, evaluate
 
-RESULTS = Path(__file__).parent / "results" / "ablation.json"
+NAME = "ablation"
 STEPS, UNSEEN, ALONE = 600, 1000, 200
+WHAT = (
+    f"the book's model trained for {STEPS} steps without one part: loss (mean of the last 20 steps), "
+    f"loss and share of likeliest words on {UNSEEN:,} unseen numbers when each word is told the right "
+    "ones before it, and the share of them translated word for word"
+)
 LONGEST = 20  # the longest English number has 12 words, the end included
 
 
@@ -86,29 +88,6 @@ def spread(count: int) -> list[int]:
     return sorted({round(count * share) for share in (0.1, 0.5, 0.9)} & set(range(count)))
 
 
-def read() -> list[dict]:
-    """The rows that are there."""
-    return json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-
-
-def write(rows: list[dict]) -> None:
-    """All rows, and where they come from."""
-    record = {
-        "what": f"the book's model trained for {STEPS} steps without one part: loss (mean of the last "
-        f"20 steps), loss and share of likeliest words on {UNSEEN:,} unseen numbers when each word "
-        "is told the right ones before it, and the share of them translated word for word",
-        "command": "OMP_NUM_THREADS=1 python benchmarks/ablation.py --seeds N",
-        "made": {
-            "date": datetime.date.today().isoformat(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "processor": f"{platform.machine()}, one thread".replace("x86_64", "x86-64"),
-        },
-        "rows": rows,
-    }
-    RESULTS.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Measure what is missing, row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -116,14 +95,14 @@ def main() -> None:
     parser.add_argument("--only", choices=ABLATIONS, nargs="+", default=list(ABLATIONS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = read()
+    rows = read_rows(NAME)
     for seed in range(options.seeds):
         for what in options.only:
             if any((r["without"], r["seed"]) == (what, seed) for r in rows):
                 continue
             new = row(what, seed)
-            rows = [*read(), new]
-            write(rows)
+            rows = [*read_rows(NAME), new]
+            write_rows(NAME, WHAT, rows)
             shown = ("without", "seed", "cpu_seconds", "loss", "held_out_loss", "accuracy", "right")
             print(*(rows[-1][name] for name in shown), sep="\t", flush=True)
 

@@ -9,10 +9,7 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/generation.py [--runs 3]
 """
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -26,13 +23,18 @@ from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from record import write_rows
+
 from hf_copies import from_gpt2
 from tested_transformer.generation import Continuation, generate
 
-RESULTS = Path(__file__).parent / "results" / "generation.json"
 LAYERS, WIDTH, HEADS, VOCAB, NEW = 4, 256, 8, 4000, 1000
 LENGTHS, BIN = (100, 300, 1000), 20  # tokens; neighbors of which the median is stored
 OURS = {"no cache": False, "cache": True}
+WHAT = (
+    f"processor seconds of greedy decoding with a GPT-2 of {LAYERS} layers, width {WIDTH}, {HEADS} "
+    f"heads, {VOCAB} words, batch 1; milliseconds_per_token are medians of {BIN} neighboring tokens"
+)
 THEIRS = {
     "transformers, DynamicCache": {},
     "transformers, StaticCache": {"cache_implementation": "static"},
@@ -134,22 +136,9 @@ def main() -> None:
     print(f"{'tokens per second':28}", *(f"{n:>8}" for n in LENGTHS))
     for row in rows:
         print(f"{row['method']:28}", *(f"{n:8.1f}" for n in row["tokens_per_second"].values()))
-    record = {
-        "what": f"processor seconds of greedy decoding with a GPT-2 of {LAYERS} layers, width "
-        f"{WIDTH}, {HEADS} heads, {VOCAB} words, batch 1; milliseconds_per_token are medians of "
-        f"{BIN} neighboring tokens; every method said the same {NEW} tokens, "
-        f"{len(set(wanted[0].tolist()))} different ones",
-        "command": "OMP_NUM_THREADS=1 python benchmarks/generation.py",
-        "made": {
-            "date": datetime.date.today().isoformat(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": hf.__version__,
-            "processor": f"{platform.machine()}, one thread",
-        },
-        "rows": rows,
-    }
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    different = len(set(wanted[0].tolist()))
+    what = f"{WHAT}; every method said the same {NEW} tokens, {different} different ones"
+    write_rows("generation", what, rows, transformers=hf.__version__)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,12 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/recipes.py [--seeds 1]
 """
 
 import argparse
-import datetime
-import json
 import math
-import platform
 import random
 import time
-from pathlib import Path
 
 import torch
+from record import read_rows, write_rows
 
 from tested_transformer.data import (
     Pair,
@@ -32,7 +29,7 @@ from tested_transformer.generation import find_mistakes, translate
 from tested_transformer.trained import number_trainer
 from tested_transformer.training import Recipe, Trainer, evaluate
 
-RESULTS = Path(__file__).parent / "results" / "recipes.json"
+NAME = "recipes"
 EVERY, UNSEEN, SMALL, LONGEST = 50, 500, 300, 20  # the longest number has 12 words
 PEAK, WARMUP, D_MODEL, STEPS = 2e-3, 0.15, 128, 600
 FACTOR = PEAK * math.sqrt(D_MODEL * WARMUP * STEPS)  # the paper's rate then has the same peak
@@ -42,6 +39,12 @@ VARIANTS = {
     "label smoothing 0.1": {"label_smoothing": 0.1},
     "300 small numbers": {},
 }
+WHAT = (
+    f"the book's model, {STEPS} steps with four recipes: training loss (means of 10 steps), and every "
+    f"{EVERY} steps loss, share of likeliest words and share of {UNSEEN} unseen numbers translated "
+    "word for word; at the end the share of 2,000, and for each number of digits how many unseen "
+    "numbers were asked and how many are right"
+)
 WATCHED = 5024  # fünf tausend vier und zwanzig: in no training set here
 WATCHED_AT = (0, 50, 100, 150, 200, 300, 600)
 
@@ -116,51 +119,20 @@ def row(variant: str, seed: int) -> dict:
     }  # fmt: skip
 
 
-def as_text(record: dict) -> str:
-    """JSON with one line a list of numbers, so that a change can be read."""
-    rows = [
-        "{\n   "
-        + ",\n   ".join(f'"{name}": {json.dumps(value)}' for name, value in r.items())
-        + "}"
-        for r in record["rows"]
-    ]
-    parts = {name: json.dumps(value) for name, value in record.items()}
-    parts["rows"] = "[\n  " + ",\n  ".join(rows) + "\n ]"
-    return "{\n" + ",\n".join(f' "{name}": {text}' for name, text in parts.items()) + "\n}\n"
-
-
-def write(rows: list[dict]) -> None:
-    """All rows, and where they come from."""
-    record = {
-        "what": f"the book's model, {STEPS} steps with four recipes: training loss (means of 10 steps), "
-        f"and every {EVERY} steps loss, share of likeliest words and share of {UNSEEN} unseen numbers "
-        "translated word for word; at the end the share of 2,000, and for each number of digits how "
-        "many unseen numbers were asked and how many are right",
-        "command": "OMP_NUM_THREADS=1 python benchmarks/recipes.py --seeds N",
-        "made": {
-            "date": datetime.date.today().isoformat(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "processor": f"{platform.machine()}, one thread".replace("x86_64", "x86-64"),
-        },
-        "rows": rows,
-    }
-    RESULTS.write_text(as_text(record), encoding="utf-8")
-
-
 def main() -> None:
     """Measure what is missing, row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--only", choices=VARIANTS, nargs="+", default=list(VARIANTS))
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-    for seed in range(seeds):
-        for variant in VARIANTS:
+    rows = read_rows(NAME)
+    for seed in range(options.seeds):
+        for variant in options.only:
             if any((r["variant"], r["seed"]) == (variant, seed) for r in rows):
                 continue
             rows.append(row(variant, seed))
-            write(rows)
+            write_rows(NAME, WHAT, rows)
             shown = ("variant", "seed", "cpu_seconds", "right", "by_size")
             print(*(rows[-1][name] for name in shown), sep="\t", flush=True)
 

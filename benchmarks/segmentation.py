@@ -8,14 +8,11 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/segmentation.py [--seeds 1]
 """
 
 import argparse
-import datetime
-import json
-import platform
 import time
-from pathlib import Path
 from statistics import mean
 
 import torch
+from record import read_rows, write_rows
 
 from tested_transformer.data import (
     Split,
@@ -30,7 +27,7 @@ from tested_transformer.generation import find_mistakes
 from tested_transformer.trained import number_trainer
 from tested_transformer.training import Recipe
 
-RESULTS = Path(__file__).parent / "results" / "segmentation.json"
+NAME = "segmentation"
 SIZES = {"bpe 100": 100, "bpe 1000": 1000}  # different pieces, characters included
 CUTS = ("morphemes", *SIZES, "characters")
 WHAT = (
@@ -75,37 +72,20 @@ def measure(cut: str, seed: int) -> dict:
     }  # fmt: skip
 
 
-def read_rows() -> list[dict]:
-    """What earlier runs have measured."""
-    return json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-
-
-def write(rows: list[dict]) -> None:
-    """Everything measured so far."""
-    made = {
-        "date": datetime.date.today().isoformat(), "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0], "processor": f"{platform.machine()}, one thread",
-    }  # fmt: skip
-    command = "OMP_NUM_THREADS=1 python benchmarks/segmentation.py --seeds 3"
-    record = {"what": WHAT, "command": command, "made": made, "rows": rows}
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Measure what is missing, and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = read_rows()
+    rows = read_rows(NAME)
     done = {(row["cut"], row["seed"]) for row in rows}
     for seed in range(seeds):
         for cut in CUTS:
             if (cut, seed) in done:
                 continue
             rows.append(measure(cut, seed))
-            write(rows)
+            write_rows(NAME, WHAT, rows)
             shown = ("tokens", "vocabulary", "cpu_seconds", "right")
             print(cut, seed, {name: rows[-1][name] for name in shown}, flush=True)
 

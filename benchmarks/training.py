@@ -10,14 +10,11 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/training.py [--seeds 2]
 
 import argparse
 import copy
-import datetime
-import json
-import platform
 import statistics
 import time
-from pathlib import Path
 
 import torch
+from record import read_rows, write_rows
 from torch import nn
 
 from tested_transformer.convert import stack_pairs
@@ -27,8 +24,13 @@ from tested_transformer.trained import number_trainer
 from tested_transformer.training import Recipe, Trainer
 from tested_transformer.transformer import Transformer, places_of
 
-RESULTS = Path(__file__).parent / "results" / "training.json"
+NAME = "training"
 GOAL, UNSEEN, EVERY, FIRST, TURN, LONGEST = 0.995, 1000, 50, 200, 25, 20
+WHAT = (
+    f"processor seconds of training until {GOAL:.1%} of {UNSEEN:,} unseen numbers are translated word "
+    f"for word (asked every {EVERY} steps from {FIRST} on), and of the median step; ratio: "
+    "nn.Transformer's over ours, median over the seeds"
+)
 
 
 class Peer(nn.Module):
@@ -136,27 +138,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
+    rows = read_rows(NAME)
     split = single_numbers()
     for seed in range(seeds):
         if any(row["seed"] == seed for row in rows):
             continue
         rows += race(seed, split)
-        record = {
-            "what": f"processor seconds of training until {GOAL:.1%} of {UNSEEN:,} unseen "
-            f"numbers are translated word for word (asked every {EVERY} steps from {FIRST} on), and of "
-            "the median step; ratio: nn.Transformer's over ours, median over the seeds",
-            "command": "OMP_NUM_THREADS=1 python benchmarks/training.py --seeds N",
-            "made": {
-                "date": datetime.date.today().isoformat(),
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "processor": f"{platform.machine()}, one thread".replace("x86_64", "x86-64"),
-            },
-            "ratio": ratios(rows),
-            "rows": rows,
-        }
-        RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_rows(NAME, WHAT, rows, ratio=ratios(rows))
         for row in rows[-2:]:
             print(row, flush=True)
     print(ratios(rows))

@@ -10,20 +10,17 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/where_it_looks.py [--seeds 3]
 """
 
 import argparse
-import datetime
-import json
-import platform
 import time
-from pathlib import Path
 
 import torch
+from record import read_rows, write_rows
 
 from tested_transformer.data import make_batch, number_pair
 from tested_transformer.generation import find_mistakes
 from tested_transformer.trained import first_numbers, first_trainer
 from tested_transformer.training import Recipe, Trainer
 
-RESULTS = Path(__file__).parent / "results" / "where_it_looks.json"
+NAME = "where_it_looks"
 HEADS = (1, 4)
 WHAT = (
     "of the 72 numbers from 21 to 99 with und: how often the English tens word looks most at a German "
@@ -68,22 +65,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    old = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    rows = old.get("rows", [])
+    rows = read_rows(NAME)
     done = {(row["heads"], row["seed"]) for row in rows}
-    made = {
-        "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0],
-        "processor": f"{platform.machine()}, one thread",
-    }
-    command = "OMP_NUM_THREADS=1 python benchmarks/where_it_looks.py --seeds 3"
     for heads, seed in ((heads, seed) for heads in HEADS for seed in range(seeds)):
         if (heads, seed) not in done:
             rows.append(row(heads, seed))
             print(rows[-1])
-            record = {"what": WHAT, "command": command, "made": made, "rows": rows}
-            RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            write_rows(NAME, WHAT, rows)
 
 
 if __name__ == "__main__":

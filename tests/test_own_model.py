@@ -8,13 +8,14 @@ import linecache
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 import torch
-from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
 
+from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
 from tested_transformer import Parts, Transformer, TransformerConfig, check, load_parts, open_folder
 from tested_transformer.data import number_pair
 from tested_transformer.exercises import EXERCISES
@@ -61,8 +62,6 @@ def every():
 
 def with_function(parts, exercise, function):
     """The same parts with one function in another's place, unjudged."""
-    from dataclasses import replace
-
     pieces = [
         replace(p, exercise=exercise, function=function, lost=False, reason="")
         if exercise in p.part.exercises
@@ -167,12 +166,12 @@ def test_it_is_the_readers_function_that_runs(exercise):
 
 
 def changed(answer, factor):
-    """An answer that is wrong: half of a number, a mask that hides nothing, another place."""
+    """An answer that is wrong: half of a number, a mask that hides nothing, the first place."""
     if factor == 1.0:
         return answer
     if answer.dtype == torch.bool:
         return torch.ones_like(answer)
-    return answer + 3 if answer.dtype == torch.int64 else factor * answer
+    return 0 * answer if answer.dtype == torch.int64 else factor * answer
 
 
 def test_each_of_all_is_called_in_one_pass(every):
@@ -474,7 +473,7 @@ def test_helpers_constants_and_imports_go_along(notebook):
     notebook.run(
         'def at_end(x):\n    """Over the last axis."""\n    return x.amax(AXES[0], keepdim=True)\n'
     )
-    notebook.run("def shifted(x):\n    return x - at_end(x)\n")
+    notebook.run("def shifted(x):\n    return (x - at_end(x)) * float(one())\n")
     notebook.run("""
 from torch import Tensor
 from math import sqrt as root
@@ -792,7 +791,7 @@ def test_the_books_solutions_are_not_taken_for_the_readers():
                 is_solution = "solution" in cell.metadata.get("tags", [])
                 assert ("solution" in function.lower()) == is_solution, last
                 found.setdefault(exercise, set()).add(is_solution)
-    assert found == dict.fromkeys(PART_EXERCISES, {True, False}) | {}
+    assert found == {exercise: {True, False} for exercise in PART_EXERCISES}
 
 
 def test_importing_and_loading_write_nothing(tmp_path):

@@ -30,7 +30,7 @@ ABLATIONS = {
     "residual connections": "A sublayer's answer replaces what was there: norm(f(x)).",
     "layer norm": "The answers are added up and never normalized: x + f(x).",
     "more heads": "One head with all numbers of a token; the weights at the start are the same.",
-    "padding mask": "Padding is a word like any other, which every word may look at.",
+    "padding mask": "Padding is a word like any other; batches of like length have little of it.",
     "cross-attention": "The decoder never looks at the source.",
     "embedding scale": "The rows of the table are not multiplied by sqrt(D) before positions are added.",
 }

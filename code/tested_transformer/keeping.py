@@ -48,7 +48,7 @@ def parts_folder() -> Path | None:
 def open_folder() -> Path:
     """Make the folder in which `check` keeps what passes; one that is there stays as it is.
 
-    `make lab` calls this. To keep nothing more, delete or rename the folder.
+    `make lab` makes it too. To keep nothing more, delete or rename the folder.
 
     Raises: ValueError if the variable TESTED_TRANSFORMER_PARTS is empty.
     Source: chapter 10, "Your own model".
@@ -161,7 +161,7 @@ class _Gathered:
     def need(self, name: str, value: Any) -> None:
         """Take care that the name means this value in the file."""
         if name in self.known:
-            if self.known[name] is not value:
+            if not _same(self.known[name], value):
                 raise NotKept(f"two different things are called `{name}`")
             return
         if isinstance(value, ModuleType):
@@ -174,16 +174,16 @@ class _Gathered:
         elif (line := _import_line(name, value)) is not None:
             self.known[name] = value
             self.imports.add(line)
-        elif isinstance(value, FunctionType | type):
+        elif isinstance(inspect.unwrap(value), FunctionType | type):
             self.define(name, value)
         else:
             raise NotKept(f"it uses `{name}`, {_a(value)} of the notebook; make it inside")
 
-    def define(self, name: str, value: FunctionType | type) -> None:
-        """Copy a function or a class, after all that it uses."""
+    def define(self, name: str, value: Any) -> None:
+        """Copy a function or a class, decorated or not, after all that it uses."""
         value = inspect.unwrap(value)
         own_name = value.__name__
-        if own_name in self.known and self.known[own_name] is not value:
+        if own_name in self.known and not _same(self.known[own_name], value):
             raise NotKept(f"two different things are called `{own_name}`")
         self.known[name] = self.known[own_name] = value
         free = set(getattr(value.__code__, "co_freevars", ())) if _is_def(value) else set()
@@ -191,14 +191,19 @@ class _Gathered:
             raise NotKept(f"{own_name} uses `{min(free)}` of the function in which it was defined")
         text = _text_of(value)
         scope = _functions_of(value)[0].__globals__
-        if any(f.__code__.co_flags & LATE for f in _functions_of(value)):
+        late = any(f.__code__.co_flags & LATE for f in _functions_of(value))
+        if late:
             self.future = "\nfrom __future__ import annotations"
         for each in sorted(_globals_in(text) - {own_name}):
             if each in scope:
                 self.need(each, scope[each])
-            elif not hasattr(builtins, each):
+            elif not late and not hasattr(builtins, each):
                 raise NotKept(f"{own_name} uses `{each}`, which is not defined")
         self.definitions.append(text + ("" if name == own_name else f"\n\n\n{name} = {own_name}"))
+
+
+def _same(first: Any, second: Any) -> bool:
+    return inspect.unwrap(first) is inspect.unwrap(second)
 
 
 def _is_def(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +273,7 @@ WRITTEN = torch.tensor([[1, 3, 4, 5], [0, 1, 6, 7]])
 
 def _misfit(piece: Piece) -> str | None:
     """What is wrong in a small model with this part alone in place: numbers or gradients; or None."""
-    wanted, steps = _behavior(None)
+    wanted, steps = _package_behavior()
     found, own_steps = _behavior(Parts((piece,)))
     if not (_near(wanted[0], found[0]) and _near(wanted[0], own_steps) and _near(steps, own_steps)):
         return "right, but in a model its numbers are not the package's"
@@ -281,6 +281,11 @@ def _misfit(piece: Piece) -> str | None:
         if not _near(theirs, mine):
             return "right, but in a model its gradients are not the package's"
     return None
+
+
+@cache
+def _package_behavior() -> tuple[list[Tensor], Tensor]:
+    return _behavior(None)
 
 
 def _behavior(parts: Parts | None) -> tuple[list[Tensor], Tensor]:
@@ -293,7 +298,8 @@ def _behavior(parts: Parts | None) -> tuple[list[Tensor], Tensor]:
                 parameter.add_(0.1 * torch.randn(parameter.shape))
     real = real_tokens(WRITTEN, SMALL.pad_id)
     logits = model(READ, WRITTEN)[real]
-    gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+    total, weights = logits.square().sum(), list(model.parameters())
+    gradients = torch.autograd.grad(total, weights, materialize_grads=True)  # 0 where none flows
     with torch.no_grad():
         memory, visible, cache = model.encode(READ), model.padding(READ), model.new_cache()
         ask = partial(model.decode, memory=memory, memory_mask=visible, cache=cache)

@@ -222,7 +222,7 @@ def test_in_a_notebook_and_twice_on_a_page(browser):
     page = browser.new_page()
     page.set_content("<body></body>")
     errors = []
-    page.on("pageerror", errors.append)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.evaluate(
         """html => {
             for (let copy = 0; copy < 2; copy++) {

@@ -30,7 +30,7 @@ SHIFT_RIGHT = replace(
 def _lowest_reference(vocab: int, smoothing: float) -> np.ndarray:
     """The entropy of the target, word by word."""
     target = reference.word_target(0, vocab, smoothing, np.longdouble)
-    return -sum(share * np.log(share) for share in target)
+    return np.asarray(-sum(share * np.log(share) for share in target))
 
 
 def lowest_is_zero(vocab, smoothing):

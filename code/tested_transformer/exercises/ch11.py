@@ -64,7 +64,9 @@ def _odds(run: Run, case: Case) -> Problem | None:
 
 def _doubles(run: Run, case: Case) -> Problem | None:
     doubled = run.value(case, gap=2 * case.arguments["gap"])
-    return compare(2 * run.value(case), doubled, ROUNDING, "temperature for twice the gap")
+    return compare(
+        np.asarray(2 * run.value(case)), doubled, ROUNDING, "temperature for twice the gap"
+    )
 
 
 TEMPERATURE_FOR = Spec(
@@ -637,7 +639,8 @@ def _in_proportion(*names: str) -> Any:
     def test(run: Run, case: Case) -> Problem | None:
         for name in names:
             twice = run.value(case, **{name: 2 * case.arguments[name]})
-            problem = compare(2 * run.value(case), twice, 0, f"bytes with twice the {name}")
+            expected = np.asarray(2 * run.value(case))
+            problem = compare(expected, twice, 0, f"bytes with twice the {name}")
             if problem:
                 return problem
         return None
@@ -647,8 +650,8 @@ def _in_proportion(*names: str) -> Any:
 
 def _fewer_heads(run: Run, case: Case) -> Problem | None:
     count = case.arguments["num_kv_heads"]
-    shared = run.value(case, num_kv_heads=1)
-    return compare(run.value(case), count * shared, 0, f"{count} x the bytes of one key head")
+    shared = np.asarray(count * run.value(case, num_kv_heads=1))
+    return compare(run.value(case), shared, 0, f"{count} x the bytes of one key head")
 
 
 CACHE_BYTES = Spec(

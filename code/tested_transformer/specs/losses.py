@@ -137,8 +137,8 @@ def _gradient(run: Run, case: Case) -> Problem | None:
 def _large(run: Run, case: Case) -> Problem | None:
     a = case.arguments
     logits = 1e4 * a["logits"] / np.abs(a["logits"]).max()
-    wanted = reference.cross_entropy(**{**a, "logits": logits})
-    return compare(wanted, run.value(case, logits=logits), 1e-6 * abs(wanted), "the loss")
+    wanted = np.asarray(reference.cross_entropy(**{**a, "logits": logits}))
+    return compare(wanted, run.value(case, logits=logits), 1e-6 * abs(float(wanted)), "the loss")
 
 
 def _smoothed(case: Case) -> bool:

@@ -532,7 +532,7 @@ def _paper_cases(seed: int) -> list[Case]:
     ]
 
 
-def _ratio(numerator: float, denominator: float, wanted: float, what: str) -> Problem | None:
+def _ratio(numerator: Any, denominator: Any, wanted: float, what: str) -> Problem | None:
     got = float(numerator) / float(denominator) if denominator else math.inf
     return None if abs(got - wanted) <= 1e-9 else Problem(f"{what}: {wanted:g}", f"{got:.4g}")
 
