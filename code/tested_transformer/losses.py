@@ -58,7 +58,7 @@ def token_accuracy(
     """
     _check(logits, expected)
     right = (logits.argmax(-1) == expected)[_counts(expected, ignore)]
-    return right.float().mean().item() if right.numel() else 1.0
+    return right.double().mean().item() if right.numel() else 1.0
 
 
 def _counts(expected: Tensor, ignore: int | None) -> Tensor:

@@ -640,7 +640,7 @@ def _in_proportion(*names: str) -> Any:
         for name in names:
             twice = run.value(case, **{name: 2 * case.arguments[name]})
             expected = np.asarray(2 * run.value(case))
-            problem = compare(expected, twice, 0, f"bytes with twice the {name}")
+            problem = compare(expected, twice, 0.0, f"bytes with twice the {name}")
             if problem:
                 return problem
         return None
@@ -651,7 +651,7 @@ def _in_proportion(*names: str) -> Any:
 def _fewer_heads(run: Run, case: Case) -> Problem | None:
     count = case.arguments["num_kv_heads"]
     shared = np.asarray(count * run.value(case, num_kv_heads=1))
-    return compare(run.value(case), shared, 0, f"{count} x the bytes of one key head")
+    return compare(run.value(case), shared, 0.0, f"{count} x the bytes of one key head")
 
 
 CACHE_BYTES = Spec(
