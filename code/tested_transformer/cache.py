@@ -192,6 +192,8 @@ class DecoderCache:
 
     def select(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows of the batch, in this order, in every layer."""
+        if self.real is None:
+            raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
             for cache in layer.filled:
                 cache.select(rows)
