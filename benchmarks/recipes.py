@@ -40,7 +40,7 @@ VARIANTS = {
     "300 small numbers": {},
 }
 WHAT = (
-    f"the book's model, {STEPS} steps with four recipes: training loss (means of 10 steps), and every "
+    f"the book's model, {STEPS} steps with several recipes: training loss (means of 10 steps), and every "
     f"{EVERY} steps loss, share of likeliest words and share of {UNSEEN} unseen numbers translated "
     "word for word; at the end the share of 2,000, and for each number of digits how many unseen "
     "numbers were asked and how many are right"
