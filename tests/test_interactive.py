@@ -54,10 +54,11 @@ def decoded(record: str, data: dict) -> tuple:
 
 
 def test_every_number_decodes(picture, looks):
-    records = picture.data["numbers"].split("|")
+    data = picture.data
+    records = data["numbers"].split("|")
     assert len(records) == 999
     for look, record in zip(looks, records, strict=True):
-        shown, read, said, levels, right = decoded(record, picture.data)
+        shown, read, said, levels, right = decoded(record, data)
         assert shown == ("+" if look.number in (1, 24) else "-")
         assert read == (*german_words(look.number), END)
         assert said == look.said

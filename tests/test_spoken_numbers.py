@@ -30,6 +30,7 @@ def test_chances_add_up():
     assert chance(1, 99) + chance(100, 999_999) == pytest.approx(1.0)
 
 
+@pytest.mark.plain_types  # a million calls, and a check at each would take a minute
 def test_true_chances_by_counting_every_number():
     """Every number below a million, one by one."""
     begun = [beginning.split() for beginning in BEGINNINGS]

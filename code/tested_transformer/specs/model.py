@@ -58,11 +58,20 @@ def by_name(weights: np.ndarray, config: TransformerConfig) -> dict[str, np.ndar
     return {name: weights[place].reshape(shapes[name]) for name, place in places(config).items()}
 
 
-@lru_cache(maxsize=16)  # making a module takes longer than calling it
 def fresh(
     candidate: Any, config: TransformerConfig, dtype: torch.dtype
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The candidate's module as it makes it, in evaluation, and its parameters by name."""
+    """The candidate's module as it makes it, in evaluation, and its parameters by name.
+
+    Making a module takes longer than calling it, so what a class makes is kept. A function may make
+    another one the next time.
+    """
+    return (_kept if isinstance(candidate, type) else _new)(candidate, config, dtype)
+
+
+def _new(
+    candidate: Any, config: TransformerConfig, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Tensor]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = candidate(config)
@@ -76,6 +85,9 @@ def fresh(
         if there[name].shape != shape:
             raise complain(ValueError, f"`{name}`", f"shape {shape_of(there[name])}", f"{shape}")
     return module, there
+
+
+_kept = lru_cache(maxsize=16)(_new)
 
 
 @torch.no_grad()
@@ -143,13 +155,8 @@ def drawn_weights(rng: np.random.Generator, config: TransformerConfig) -> np.nda
     return np.concatenate([row.ravel() for row in rows])
 
 
-def _cases(seed: int) -> tuple[Case, ...]:
-    fresh.cache_clear()  # a reader's function may make another module than the last time
-    return _drawn_cases(seed)
-
-
 @lru_cache(maxsize=4)  # the reference remembers its answers with the cases
-def _drawn_cases(seed: int) -> tuple[Case, ...]:
+def _cases(seed: int) -> tuple[Case, ...]:
     rng = np.random.default_rng(seed)
 
     def case(label, source, target, dtype=torch.float64, **changes) -> Case:
