@@ -93,7 +93,7 @@ def steps(fast: bool) -> list[Step]:
     tests += [
         Step("unit tests, shapes checked",
              [*PYTEST, *TWO, *UNIT, shapes_checked(), "-m", "not plain_types"]),
-        Step("unit tests, plain types", [*PYTEST, *UNIT, "-m", "plain_types"]),
+        Step("unit tests, plain types", [*PYTEST, *TWO, *UNIT, "-m", "plain_types"]),
     ]  # fmt: skip
     chapters = sorted(chapter_paths(), key=lambda path: path.stem != LONGEST)
     by_file = [*TWO, "--dist", "loadfile", "--no-loadscope-reorder"]
