@@ -13,7 +13,7 @@ import math
 import time
 
 import torch
-from record import read_rows, write_rows
+from record import measure_missing
 
 from tested_transformer.ablation import ABLATIONS, trainer_without
 from tested_transformer.data import Pair, make_batches, single_numbers
@@ -42,10 +42,10 @@ def ceiling() -> dict:
     return {"cut": "fine", "bags": len(bags), "ceiling": round(len(bags) / LARGEST, 4)}
 
 
-def row(what: str, seed: int) -> dict:
+def row(without: str, seed: int) -> dict:
     """Train one model and ask it."""
     start, unseen = time.process_time(), single_numbers().test[:UNSEEN]
-    trainer = trainer_without(what, steps=STEPS, seed=seed)
+    trainer = trainer_without(without, steps=STEPS, seed=seed)
     losses = trainer.run(progress=False).losses
     spent = time.process_time() - start
     words = trainer.source, trainer.target
@@ -53,7 +53,7 @@ def row(what: str, seed: int) -> dict:
     wrong = find_mistakes(trainer.model, unseen, *words, max_new=LONGEST)
     examples = [(wrong[i].pair, wrong[i].said) for i in spread(len(wrong))]
     found = {
-        "without": what,
+        "without": without,
         "seed": seed,
         "cpu_seconds": round(spent, 1),
         "loss": rounded(sum(losses[-20:]) / 20),
@@ -66,9 +66,9 @@ def row(what: str, seed: int) -> dict:
             for p, said in examples
         ],
     }
-    if what == "positions in the encoder":
+    if without == "positions in the encoder":
         found |= ceiling()
-    if what == "padding mask":
+    if without == "padding mask":
         found |= company(trainer, unseen[:ALONE])
     return found
 
@@ -95,16 +95,9 @@ def main() -> None:
     parser.add_argument("--only", choices=ABLATIONS, nargs="+", default=list(ABLATIONS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = read_rows(NAME)
-    for seed in range(options.seeds):
-        for what in options.only:
-            if any((r["without"], r["seed"]) == (what, seed) for r in rows):
-                continue
-            new = row(what, seed)
-            rows = [*read_rows(NAME), new]
-            write_rows(NAME, WHAT, rows)
-            shown = ("without", "seed", "cpu_seconds", "loss", "held_out_loss", "accuracy", "right")
-            print(*(rows[-1][name] for name in shown), sep="\t", flush=True)
+    wanted = [{"without": w, "seed": n} for n in range(options.seeds) for w in options.only]
+    shown = ("without", "seed", "cpu_seconds", "loss", "held_out_loss", "accuracy", "right")
+    measure_missing(NAME, WHAT, wanted, row, shown)
 
 
 if __name__ == "__main__":

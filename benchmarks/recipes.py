@@ -15,7 +15,7 @@ import random
 import time
 
 import torch
-from record import read_rows, write_rows
+from record import measure_missing
 
 from tested_transformer.data import (
     Pair,
@@ -126,15 +126,8 @@ def main() -> None:
     parser.add_argument("--only", choices=VARIANTS, nargs="+", default=list(VARIANTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = read_rows(NAME)
-    for seed in range(options.seeds):
-        for variant in options.only:
-            if any((r["variant"], r["seed"]) == (variant, seed) for r in rows):
-                continue
-            rows.append(row(variant, seed))
-            write_rows(NAME, WHAT, rows)
-            shown = ("variant", "seed", "cpu_seconds", "right", "by_size")
-            print(*(rows[-1][name] for name in shown), sep="\t", flush=True)
+    wanted = [{"variant": v, "seed": n} for n in range(options.seeds) for v in options.only]
+    measure_missing(NAME, WHAT, wanted, row, ("variant", "seed", "cpu_seconds", "right", "by_size"))
 
 
 if __name__ == "__main__":

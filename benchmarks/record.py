@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,19 @@ def write_rows(name: str, what: str, rows: list[dict[str, Any]], **more: Any) ->
     temporary = path.with_suffix(".part")
     temporary.write_text(text + "\n", encoding="utf-8")
     os.replace(temporary, path)
+
+
+def measure_missing(
+    name: str,
+    what: str,
+    wanted: Iterable[dict[str, Any]],
+    measure: Callable[..., dict[str, Any]],
+    shown: Sequence[str],
+) -> None:
+    """Measure each wanted run that no stored row answers, store it at once and print what is shown."""
+    for run in wanted:
+        if any(run.items() <= row.items() for row in read_rows(name)):
+            continue
+        new = measure(**run)
+        write_rows(name, what, [*read_rows(name), new])  # another process may have added rows
+        print(*(new[key] for key in shown if key in new), sep="\t", flush=True)

@@ -12,7 +12,7 @@ import time
 from statistics import mean
 
 import torch
-from record import read_rows, write_rows
+from record import measure_missing
 
 from tested_transformer.data import (
     Split,
@@ -78,16 +78,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = read_rows(NAME)
-    done = {(row["cut"], row["seed"]) for row in rows}
-    for seed in range(seeds):
-        for cut in CUTS:
-            if (cut, seed) in done:
-                continue
-            rows.append(measure(cut, seed))
-            write_rows(NAME, WHAT, rows)
-            shown = ("tokens", "vocabulary", "cpu_seconds", "right")
-            print(cut, seed, {name: rows[-1][name] for name in shown}, flush=True)
+    wanted = [{"cut": cut, "seed": seed} for seed in range(seeds) for cut in CUTS]
+    shown = ("cut", "seed", "tokens", "vocabulary", "cpu_seconds", "right")
+    measure_missing(NAME, WHAT, wanted, measure, shown)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import argparse
 import time
 
 import torch
-from record import read_rows, write_rows
+from record import measure_missing
 
 from tested_transformer.data import make_batch, number_pair
 from tested_transformer.generation import find_mistakes
@@ -37,9 +37,8 @@ def looks(trainer: Trainer) -> dict[str, int]:
         batch = make_batch([pair], trainer.source, trainer.target)
         with torch.no_grad():
             _, weights = model(batch.source, batch.target, return_weights=True)
-        tens, unit = (
-            weights.cross[-1][0].mean(0).argmax(-1)[:2].tolist()
-        )  # of the two English words
+        # the places that the two English words look at most
+        tens, unit = weights.cross[-1][0].mean(0).argmax(-1)[:2].tolist()
         counts["tens_at_tens"] += 2 <= tens < len(pair.source)
         counts["tens_at_und"] += tens == 1
         counts["unit_at_unit"] += unit == 0
@@ -65,13 +64,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = read_rows(NAME)
-    done = {(row["heads"], row["seed"]) for row in rows}
-    for heads, seed in ((heads, seed) for heads in HEADS for seed in range(seeds)):
-        if (heads, seed) not in done:
-            rows.append(row(heads, seed))
-            print(rows[-1])
-            write_rows(NAME, WHAT, rows)
+    wanted = [{"heads": heads, "seed": seed} for heads in HEADS for seed in range(seeds)]
+    shown = ("heads", "seed", "cpu_seconds", "right", "tens_at_tens", "tens_at_und", "unit_at_unit")
+    measure_missing(NAME, WHAT, wanted, row, shown)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 import torch
-from record import read_rows, write_rows
+from record import measure_missing
 
 from tested_transformer.data import Pair, Split, Vocabulary, number_rows, single_numbers
 from tested_transformer.generation import Mistake, find_mistakes
@@ -92,17 +92,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = read_rows(NAME)
-    done = {(row["task"], row["steps"], row["model"], row["seed"]) for row in rows}
-    wanted = [(*task, model, seed) for seed in range(seeds) for task in TASKS for model in MODELS]
-    for run in wanted:
-        if run in done:
-            continue
-        rows.append(measure(*run))
-        write_rows(NAME, WHAT, rows)
-        last = rows[-1]
-        shown = {name: last[name] for name in ("parameters", "cpu_seconds", "right")}
-        print(*run, shown, last.get("by_length", ""), flush=True)
+    wanted = [
+        {"task": task, "steps": steps, "model": model, "seed": seed}
+        for seed in range(seeds)
+        for task, steps in TASKS
+        for model in MODELS
+    ]
+    shown = ("task", "steps", "model", "seed", "parameters", "cpu_seconds", "right", "by_length")
+    measure_missing(NAME, WHAT, wanted, measure, shown)
 
 
 if __name__ == "__main__":

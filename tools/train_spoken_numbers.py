@@ -1,6 +1,6 @@
 """Train the language model of spoken numbers that comes with the package, and write it.
 
-About a minute of one processor core. Fails, and writes nothing, if a probability is more than 0.02
+About a minute of one processor core. Fails, and writes nothing, if a probability is more than 0.03
 from the truth after one of the beginnings that chapter 11 uses.
 
 Usage: python tools/train_spoken_numbers.py
