@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PORT ?= 8000
+GPU_PYTHON ?= python3
 VENV := .venv
 ifeq ($(OS),Windows_NT)
 BIN := $(VENV)/Scripts
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-fast lab serve refresh clean venv
+.PHONY: help book test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
 
 help:
 	@echo "make book       build the site from nothing and say where to open it"
@@ -22,12 +23,15 @@ help:
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=... for some)"
 	@echo "make clean      delete what was built, and the environment"
+	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
+	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
+	@echo "make tune-gpu     measure tile sizes on a GPU; make bench-gpu measures against other kernels"
 	@echo "Another Python: make book PYTHON=python3.12"
 
 book: $(VENV)/book.stamp
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
 
-test: $(VENV)/dev.stamp
+test: $(VENV)/dev.stamp $(VENV)/gpu.stamp
 	@$(BIN)/python tools/run_tests.py
 
 test-fast: $(VENV)/dev.stamp
@@ -42,8 +46,18 @@ serve:
 	@echo "Open http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
 	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-refresh: $(VENV)/book.stamp
+refresh: $(VENV)/dev.stamp
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
+
+# On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
+gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp
+	@PYTHONPATH=$(VENV)/triton $(BIN)/python tools/gpu_compile.py
+
+test-gpu:
+	@$(GPU_PYTHON) -m pytest -q -p no:cacheprovider tests/gpu $(if $(DEADLINE),--deadline $(DEADLINE))
+
+tune-gpu bench-gpu:
+	@$(GPU_PYTHON) benchmarks/$(if $(filter tune-gpu,$@),flash_tuning,attention_gpu).py $(if $(DEADLINE),--deadline $(DEADLINE))
 
 clean:
 	rm -rf $(VENV) _build book/generated .pytest_cache .ruff_cache .hypothesis code/*.egg-info
@@ -61,4 +75,10 @@ $(VENV)/book.stamp: requirements.txt pyproject.toml | venv
 
 $(VENV)/dev.stamp: requirements-dev.txt $(VENV)/book.stamp
 	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+# Linux only, since Triton is: elsewhere the folder stays empty, and the step says so.
+$(VENV)/gpu.stamp: requirements-gpu.txt $(VENV)/dev.stamp
+	@mkdir -p $(VENV)/triton
+	@if [ "$$(uname -s)" = Linux ]; then $(PIP) --no-deps --upgrade --target $(VENV)/triton -r requirements-gpu.txt; fi
 	@touch $@

@@ -20,7 +20,7 @@ from chapters import ROOT, chapter_paths
 REPORTS = ROOT / "_build" / "reports"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 TWO = ["-n", "2"]
-UNIT = ["tests", "--ignore=tests/browser"]
+UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
 # Modules whose signatures are checked while the tests run. The reference, the Specs and the exercises
 # work on NumPy arrays in Python loops, where a check at every call would multiply the time.
 UNCHECKED = ("reference", "specs", "exercises", "plotting", "show")
@@ -30,6 +30,7 @@ NBVAL = [
     "--nbval-cell-timeout=600",
     "--nbval-sanitize-with=tests/nbval_sanitize.cfg",
 ]
+TRITON = ROOT / ".venv" / "triton"  # the version that GPU machines have, beside that of the interpreter
 LONGEST = "10_training"  # begun first, so that no process waits for it at the end
 
 
@@ -39,6 +40,7 @@ class Step:
 
     name: str
     command: list[str]
+    settings: dict[str, str] = field(default_factory=dict)  # of the environment
     counts: Counter = field(default_factory=Counter)
     skipped: Counter = field(default_factory=Counter)
     failed: bool = False
@@ -51,7 +53,8 @@ class Step:
         tested = self.command[:2] == PYTEST[:2]
         command = [sys.executable, *self.command, *([f"--junitxml={report}"] if tested else [])]
         start = time.monotonic()
-        self.failed = subprocess.run(command, cwd=ROOT, env=environment()).returncode != 0
+        settings = environment() | self.settings
+        self.failed = subprocess.run(command, cwd=ROOT, env=settings).returncode != 0
         self.seconds = time.monotonic() - start
         if tested and report.exists():
             self.read(ElementTree.parse(report))
@@ -95,6 +98,10 @@ def steps(fast: bool) -> list[Step]:
              [*PYTEST, *TWO, *UNIT, shapes_checked(), "-m", "not plain_types"]),
         Step("unit tests, plain types", [*PYTEST, *TWO, *UNIT, "-m", "plain_types"]),
     ]  # fmt: skip
+    tests += [
+        Step("flash kernels, interpreted", [*PYTEST, *TWO, "tests/gpu"], {"TRITON_INTERPRET": "1"}),
+        Step("flash kernels, compiled", ["tools/gpu_compile.py"], {"PYTHONPATH": str(TRITON)}),
+    ]
     chapters = sorted(chapter_paths(), key=lambda path: path.stem != LONGEST)
     by_file = [*TWO, "--dist", "loadfile", "--no-loadscope-reorder"]
     return [

@@ -19,12 +19,13 @@ from .flash_configs import Config, choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 FEWEST_ROWS, WIDEST = 16, 256
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it when it is imported
 
 
 def missing() -> str | None:
     """What this machine lacks for the kernels, or None."""
-    if importlib.util.find_spec("triton") is None:
+    if not HAS_TRITON:
         return "Triton is not installed (pip install triton; it exists for Linux only)"
     if not INTERPRETED and not torch.cuda.is_available():
         return "there is no CUDA device (TRITON_INTERPRET=1 runs the kernels on the CPU, slowly)"
@@ -33,22 +34,32 @@ def missing() -> str | None:
 
 def refusal(call: Call) -> str | None:
     """Why this backend can not serve the call, or None if it can."""
-    query, value = call.query, call.value
-    wrong_device = not query.is_cuda and not INTERPRETED
-    reasons = {
-        "the kernels never form the weights, so they can not return them": call.return_weights,
-        f"the tensors are on {query.device}, not on a CUDA device": wrong_device,
-        f"{query.dtype} is none of float16, bfloat16, float32": query.dtype not in DTYPES,
-        f"{query.ndim} axes, not 4: (B, H, L, d)": query.ndim != 4,
-        f"head size {query.shape[-1]} is above {WIDEST}": query.shape[-1] > WIDEST,
-        "key and value have different head sizes": value.shape[-1] != query.shape[-1],
-        f"fewer than {FEWEST_ROWS} queries": query.shape[-2] < FEWEST_ROWS,
-        "the gradient of a bias is not computed": call.bias is not None and call.bias.requires_grad,
-        "the gradient of ALiBi's slopes is not computed": (
-            call.alibi_slopes is not None and call.alibi_slopes.requires_grad
-        ),
-    }
-    return missing() or next((reason for reason, holds in reasons.items() if holds), None)
+    reason = missing() or refusal_of_tensors(call.query, call.value)
+    if reason is not None:
+        return reason
+    if call.return_weights:
+        return "the kernels never form the weights, so they can not return them"
+    if call.query.ndim != 4:
+        return f"{call.query.ndim} axes, not 4: (B, H, L, d)"
+    if call.query.shape[-2] < FEWEST_ROWS:
+        return f"fewer than {FEWEST_ROWS} queries"
+    for name, tensor in (("bias", call.bias), ("alibi_slopes", call.alibi_slopes)):
+        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+            return f"the gradient of {name} is not computed"
+    return None
+
+
+def refusal_of_tensors(query: Tensor, value: Tensor) -> str | None:
+    """What of device, dtype and head size the kernels can not serve, or None."""
+    if not query.is_cuda and not INTERPRETED:
+        return f"the tensors are on {query.device}, not on a CUDA device"
+    if query.dtype not in DTYPES:
+        return f"{query.dtype} is none of float16, bfloat16, float32"
+    if query.shape[-1] > WIDEST:
+        return f"head size {query.shape[-1]} is above {WIDEST}"
+    if value.shape[-1] != query.shape[-1]:
+        return "key and value have different head sizes"
+    return None
 
 
 def run(call: Call) -> tuple[Tensor, None]:

@@ -39,7 +39,8 @@ def choose(kernel: str, query: Tensor, length: int, causal: bool, features: list
         return Config(32, 32, 4, 1)  # the interpreter
     arch = "sm{}{}".format(*torch.cuda.get_device_capability(query.device))
     key = key_of(kernel, arch, query.dtype, query.shape[-1], length, causal, features)
-    return measured().get(key) or rule(kernel, arch, query.dtype, query.shape[-1])
+    packed = "packed" in features
+    return measured().get(key) or rule(kernel, arch, query.dtype, query.shape[-1], packed)
 
 
 def key_of(
@@ -53,19 +54,23 @@ def key_of(
     return "/".join([*parts, "causal" if causal else "full", *sorted(features)])
 
 
-def rule(kernel: str, arch: str, dtype: torch.dtype, size: int) -> Config:
-    """What fits everywhere: tiles shrink as rows get wider, in bytes and in registers."""
-    large = arch.startswith(("sm9", "sm10"))  # 227 KB of shared memory, not 99
+def rule(kernel: str, arch: str, dtype: torch.dtype, size: int, packed: bool = False) -> Config:
+    """What fits, with no register spilled for 16 bits and sizes to 128, as `gpu-compile` checks.
+
+    Descriptors (TMA) save the registers that pointers take; packed documents can not use them.
+    """
     if dtype == torch.float32:
         tile = 64 if size <= 64 else 32 if size <= 128 else 16
         return Config(tile, min(tile, 32), 4, 1)
     if size > 128:
         return Config(64, 32, 4, 1)
-    if kernel == "forward":
-        return Config(128, 128 if large and size <= 64 else 64, 8 if size > 64 else 4, 3 - (not large))
-    if kernel == "query":
-        return Config(128 if large else 64, 64, 8 if large else 4, 2)
-    return Config(64, 128 if large else 64, 8 if large else 4, 2)
+    if not arch.startswith(("sm9", "sm10")):  # 99 KB of shared memory, not 227
+        return Config(64, 32 if size > 64 else 64, 4, 2)
+    if kernel == "key_value":
+        return Config(64 if size <= 64 else 32, 128, 8, 2, tma=not packed)
+    if kernel == "query" or packed:
+        return Config(128, 64, 8, 2, tma=not packed)
+    return Config(128, 128, 8, 2, tma=True)
 
 
 @cache
