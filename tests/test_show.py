@@ -122,7 +122,9 @@ def is_subsequence(lines: list[str], longer: list[str]) -> bool:
 
 
 @pytest.mark.slow
-def test_every_object_of_the_package_is_shown_as_it_runs():
+def test_every_object_of_the_package_is_shown_as_it_runs(monkeypatch):
+    sources = functools.cache(inspect.getsource)  # each is asked for three times
+    monkeypatch.setattr(inspect, "getsource", sources)
     shown = 0
     for thing in package_objects():
         if "__init__" in vars(thing) and "<string>" in str(vars(thing)["__init__"]):
