@@ -17,7 +17,6 @@ import bare  # noqa: E402
 bare.stand_in()
 from tested_transformer.backends import flash  # noqa: E402
 
-
 BEGAN = time.monotonic()
 
 

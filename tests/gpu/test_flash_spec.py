@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-import triton
-import triton.language as tl
+from test_flash import LENGTHS, SIZES, assert_right, bounds, options_for, tensors
 from torch.nn.functional import pad
 
 from tested_transformer import attention
 from tested_transformer.backends import flash
-from tested_transformer.backends.flash_kernels import tile_range
 from tested_transformer.specs import judge
 from tested_transformer.specs.attention import ATTENTION
-from test_flash import LENGTHS, SIZES, assert_right, bounds, options_for, tensors
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+tl = pytest.importorskip("triton.language")
+from tested_transformer.backends.flash_kernels import tile_range  # noqa: E402
 
 ROWS, WIDTH = flash.FEWEST_ROWS, 16
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..call import Call
+
+# On CUDA the kernels inside SDPA are named, in the order in which they are tried.
+KERNELS = [
+    SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]  # fmt: skip
 
 
 def refusal(call: Call) -> str | None:
@@ -26,7 +35,13 @@ def run(call: Call) -> tuple[Tensor, None]:
     square = call.query.shape[-2] == call.key.shape[-2]
     extras = (call.mask, call.bias, call.window, call.key_lengths, call.alibi_slopes)
     only_causal = call.causal and square and all(extra is None for extra in extras)
-    output = scaled_dot_product_attention(
+    named = sdpa_kernel(KERNELS, set_priority=True) if call.query.is_cuda else nullcontext()
+    with named:
+        return _sdpa(call, only_causal), None
+
+
+def _sdpa(call: Call, only_causal: bool) -> Tensor:
+    return scaled_dot_product_attention(
         call.query,
         call.key,
         call.value,
@@ -36,7 +51,6 @@ def run(call: Call) -> tuple[Tensor, None]:
         scale=call.scale,
         enable_gqa=call.groups > 1,
     )
-    return output, None
 
 
 def _mask_or_bias(call: Call) -> Tensor | None:
