@@ -11,6 +11,7 @@ import torch
 
 from tested_transformer import attention, packed_attention
 from tested_transformer.backends import flash
+from tested_transformer.backends.flash_configs import Config
 from tested_transformer.call import check_call
 from tested_transformer.specs.attention import textbook
 
@@ -164,6 +165,36 @@ def test_any_strides(device):
     shared = key[:1].expand(2, -1, -1, -1)
     for inputs in ((turned, padded, columns), (query, shared, value)):
         assert_right(list(inputs), {"causal": True})
+
+
+@pytest.mark.parametrize("size", (16, 24) if SMALL else (64, 80))
+def test_descriptors_give_the_same_numbers(size, device, monkeypatch):
+    """TMA where strides allow it; a gradient that is one number for all, and odd strides, do not."""
+    lengths, seen = (20, 33) if SMALL else LENGTHS[1], []
+    inputs = tensors(lengths, size, dtype=torch.float16, device=device)
+    odd = [torch.cat([t, t[..., :1]], dim=-1)[..., :size] for t in inputs]
+
+    def constants(self, config, *, tma):
+        seen.append(tma)
+        return kept(self, config, tma=tma)
+
+    kept = flash._Options.constants
+    monkeypatch.setattr(flash._Options, "constants", constants)
+    answers = []
+    for tma in (True, False):
+        monkeypatch.setattr(flash, "choose", lambda *_, tma=tma: Config(32, 32, 4, 1, tma=tma))
+        for tensors_, gradient in ((inputs, torch.ones_like(inputs[0])), (odd, None)):
+            if gradient is None:
+                gradient = torch.ones((), dtype=torch.float16, device=device).expand(odd[0].shape)
+            answers.append(
+                with_gradients(
+                    lambda *a: attention(*a, causal=True, backend="flash"), tensors_, gradient
+                )
+            )
+    assert seen == [True] * 3 + [False] * 9
+    assert all(
+        torch.equal(a, b) for other in answers[1:] for a, b in zip(answers[0], other, strict=True)
+    )
 
 
 def test_the_same_numbers_every_time(device):

@@ -158,11 +158,12 @@ def flash_forward(
     options = _Options(query, key, mask, slopes, key_lengths, row_starts, col_starts, seed, causal,
                        window, scale, dropout_p, rows, cols)  # fmt: skip
     config = options.config("forward")
-    q, k, v = options.inputs(config, (query, config.rows), (key, config.cols), (value, config.cols))
+    sizes = (config.rows, config.cols, config.cols)
+    inputs, constants = options.inputs(config, (query, key, value), sizes)
     tiles = -(-rows // config.rows)
     _kernels().forward_kernel[(tiles * options.heads * options.documents,)](
-        q, k, v, output, lse, *map(options.strides, (query, key, value, output, lse)),
-        *options.arguments, **options.constants(config),
+        *inputs, output, lse, *map(options.strides, (query, key, value, output, lse)),
+        *options.arguments, **constants,
     )  # fmt: skip
     return output, lse
 
@@ -185,10 +186,10 @@ def flash_backward(
     for kernel, gradients in (("key_value", found[1:]), ("query", found[:1])):
         config = options.config(kernel)
         sizes = (config.rows, config.cols, config.cols, config.rows)
-        inputs = options.inputs(config, *zip(tensors, sizes, strict=True))
+        inputs, constants = options.inputs(config, tensors, sizes)
         getattr(_kernels(), f"{kernel}_kernel")[(options.programs(kernel, config),)](
             *inputs, *gradients, lse, delta, *map(options.strides, (*tensors, *gradients, lse)),
-            *options.arguments, **options.constants(config),
+            *options.arguments, **constants,
         )  # fmt: skip
     return found
 
@@ -270,31 +271,20 @@ class _Options:
         features += ["gqa"] if self.group > 1 else []
         return choose(kernel, self.query, max(self.rows, self.cols), self.causal, features)
 
-    def inputs(self, config: Config, *tensors: tuple[Tensor, int]) -> list[Any]:
-        """The tensors themselves, or TMA descriptors of tiles with so many rows of them."""
-        if not self.tma(config):
-            return [tensor for tensor, _ in tensors]
+    def inputs(
+        self, config: Config, tensors: tuple[Tensor, ...], sizes: tuple[int, ...]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The tensors, or TMA descriptors of tiles with so many rows of them; and the constants."""
+        if not (config.tma and self.row_starts is None and all(map(can_be_described, tensors))):
+            return list(tensors), self.constants(config, tma=False)
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         width = block_of(self.query.shape[-1])
-        return [
+        described = [
             TensorDescriptor(t, list(t.shape), list(t.stride()), [1, 1, rows, width])
-            for t, rows in tensors
+            for t, rows in zip(tensors, sizes, strict=True)
         ]
-
-    def tma(self, config: Config) -> bool:
-        """Does the configuration ask for TMA, and do the tensors allow it?"""
-        return config.tma and self.row_starts is None and self.aligned
-
-    @property
-    def aligned(self) -> bool:
-        """TMA wants neighbors in the last axis, and every row to begin at a multiple of 16 bytes."""
-        return all(
-            t.stride(-1) == 1
-            and t.data_ptr() % 16 == 0
-            and all(s * t.element_size() % 16 == 0 and s > 0 for s in t.stride()[:-1])
-            for t in (self.query, self.key)
-        )
+        return described, self.constants(config, tma=True)
 
     def programs(self, kernel: str, config: Config) -> int:
         """How many programs a backward kernel has."""
@@ -302,14 +292,22 @@ class _Options:
             return -(-self.rows // config.rows) * self.heads * self.documents
         return -(-self.cols // config.cols) * (self.heads // self.group) * self.documents
 
-    def constants(self, config: Config) -> dict[str, Any]:
+    def constants(self, config: Config, *, tma: bool) -> dict[str, Any]:
         """The constexpr arguments, and how the kernel is launched."""
         size, dtype = self.query.shape[-1], self.query.dtype
         return self.flags | {
             "D": size, "BLOCK_D": block_of(size), "ROWS": config.rows, "COLS": config.cols,
-            "TMA": self.tma(config), "UPCAST": INTERPRETED and dtype == torch.bfloat16,
+            "TMA": tma, "UPCAST": INTERPRETED and dtype == torch.bfloat16,
             "PRECISION": config.precision, "num_warps": config.warps, "num_stages": config.stages,
         }  # fmt: skip
+
+
+def can_be_described(tensor: Tensor) -> bool:
+    """TMA wants neighbors in the last axis, and every row to begin at a multiple of 16 bytes."""
+    *outer, inner = tensor.stride()
+    bytes_apart = [stride * tensor.element_size() for stride in outer]
+    aligned = tensor.data_ptr() % 16 == 0 and all(n % 16 == 0 and n > 0 for n in bytes_apart)
+    return aligned and inner == 1
 
 
 def block_of(size: int) -> int:
