@@ -5,6 +5,8 @@ Usage: python tools/run_tests.py [--fast]
 --fast leaves out the chapters, the site and the tests marked `slow`.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import shutil
@@ -13,6 +15,8 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 from chapters import ROOT, chapter_paths
@@ -47,23 +51,44 @@ class Step:
     counts: Counter = field(default_factory=Counter)
     skipped: Counter = field(default_factory=Counter)
     failed: bool = False
+    beside: Step | None = None  # begun with this one, on the core that it leaves
+    process: subprocess.Popen | None = None
+    began: float = 0.0
     seconds: float = 0.0
 
+    @property
+    def report(self) -> Path | None:
+        """Where pytest says what came of each test; None for another command."""
+        tested = self.command[:2] == PYTEST[:2]
+        return REPORTS / f"{self.name.replace(' ', '-')}.xml" if tested else None
+
+    def begin(self, output: IO | None = None) -> None:
+        """Start the command, with its output on the terminal or in a file."""
+        report = [f"--junitxml={self.report}"] if self.report else []
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, *self.command, *report], cwd=ROOT, env=environment() | self.settings,
+            stdout=output, stderr=output,
+        )  # fmt: skip
+
     def run(self, place: str) -> None:
-        """Run the command with its output on the terminal, and read its report."""
+        """Run the command, or wait for one that began beside another, and read its report."""
         print(f"\n==== {place} {self.name}", flush=True)
         if self.lacking:
             self.skipped[f"{self.name}: {self.lacking}"] += 1
             return
-        report = REPORTS / f"{self.name.replace(' ', '-')}.xml"
-        tested = self.command[:2] == PYTEST[:2]
-        command = [sys.executable, *self.command, *([f"--junitxml={report}"] if tested else [])]
-        start = time.monotonic()
-        settings = environment() | self.settings
-        self.failed = subprocess.run(command, cwd=ROOT, env=settings).returncode != 0
-        self.seconds = time.monotonic() - start
-        if tested and report.exists():
-            self.read(ElementTree.parse(report))
+        log = REPORTS / f"{self.name}.log"  # of what began beside another
+        if self.process is None:
+            self.begin()
+        if self.beside:
+            with (REPORTS / f"{self.beside.name}.log").open("wb") as output:
+                self.beside.begin(output)
+        self.failed = self.process.wait() != 0
+        self.seconds = time.monotonic() - self.began
+        if log.exists():
+            print(log.read_text(encoding="utf-8", errors="replace"), end="", flush=True)
+        if self.report and self.report.exists():
+            self.read(ElementTree.parse(self.report))
 
     def read(self, report: ElementTree.ElementTree) -> None:
         """Count passed, failed and skipped tests, and the reasons for skipping."""
@@ -111,10 +136,11 @@ def steps(fast: bool) -> list[Step]:
     ]  # fmt: skip
     chapters = sorted(chapter_paths(), key=lambda path: path.stem != LONGEST)
     by_file = [*TWO, "--dist", "loadfile", "--no-loadscope-reorder"]
+    book = Step("book", ["tools/build_book.py"])  # one process: it takes what the chapters leave
     return [
         *tests,
-        Step("chapters", [*PYTEST, *by_file, *NBVAL, *map(str, chapters)]),
-        Step("book", ["tools/build_book.py"]),
+        Step("chapters", [*PYTEST, *by_file, *NBVAL, *map(str, chapters)], beside=book),
+        book,
         Step("browser", [*PYTEST, *TWO, "tests/browser"]),
     ]
 
