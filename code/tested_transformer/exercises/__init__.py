@@ -8,11 +8,11 @@ from typing import Any
 from ..errors import complain
 from ..keeping import keep_passed
 from ..specs.judge import Verdict, judge
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11
+from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch15
 
 EXERCISES = {
     spec.name: spec
-    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11)
+    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch15)
     for spec in chapter.EXERCISES
 }
 

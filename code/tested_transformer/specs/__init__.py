@@ -12,6 +12,7 @@ from .masks import MASK_SPECS
 from .model import MODEL
 from .multi_head import MULTI_HEAD
 from .norms import NORM_SPECS
+from .online_softmax import ONLINE_SPECS
 from .positions import POSITIONS
 from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring import SCORING
@@ -39,6 +40,7 @@ SPECS = {
         CROSS_ENTROPY,
         *TRAINING_SPECS,
         *GENERATION_SPECS,
+        *ONLINE_SPECS,
     )
 }
 
