@@ -3,9 +3,13 @@
 import ast
 import functools
 import importlib
+import importlib.util
 import inspect
 import linecache
+import os
 import pkgutil
+import subprocess
+import sys
 import textwrap
 import types
 from pathlib import Path
@@ -206,6 +210,30 @@ def test_decorated_functions(cell):
 def test_compiled_kernels_show_their_function(cell):
     kernel = types.SimpleNamespace(fn=cell["outer"])
     assert show(kernel).text == show(cell["outer"]).text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize("interpret", ["0", "1"], ids=["compiled", "interpreted"])
+def test_a_triton_kernel_is_shown_as_it_is_written(interpret):
+    """In a process of its own: Triton reads the switch once, when it is imported."""
+    script = """
+from tested_transformer.backends.flash_small import small_kernel
+from tested_transformer.show import show
+print(type(small_kernel).__name__)
+print(show(small_kernel, doc=True).text)
+"""
+    environment = {**os.environ, "TRITON_INTERPRET": interpret, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    kind, place, *lines = done.stdout.splitlines()
+    assert kind == ("InterpretedFunction" if interpret == "1" else "JITFunction")
+    assert place == "# code/tested_transformer/backends/flash_small.py"
+    assert lines[:2] == ["@triton.jit", "def small_kernel("]
+    written = (PACKAGE / "backends" / "flash_small.py").read_text(encoding="utf-8")
+    assert "\n".join(lines).strip() in written
 
 
 def test_classes_of_a_notebook(cell):

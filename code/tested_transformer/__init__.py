@@ -166,6 +166,15 @@ API = {
         "Sampling", "Generated", "keep_top_k", "keep_top_p", "repeat_penalty", "find_mistakes",
         "Mistake",
     ],
+    "online_softmax": [
+        "online_softmax", "Partial", "summarize", "merge", "nothing", "finish", "tiled_attention",
+        "tiled_gradients", "tile_kinds",
+    ],
+    "roofline": [
+        "attention_flops", "plain_bytes", "tiled_bytes", "decoding_cost", "measure_traffic",
+        "Counted", "Device", "attainable", "least_seconds",
+    ],
+    "gpu_results": ["read_gpu_results", "tflops_by_length", "results_table"],
     "trained": [
         "number_trainer", "load_number_model", "first_numbers", "first_trainer", "load_first_model",
     ],
