@@ -56,7 +56,7 @@ def attention(
     hold finite numbers (0 x NaN is NaN).
 
     backend: "auto" takes the fastest that serves the call, "plain" is the formula written out,
-    "fused" is PyTorch's kernel.
+    "tiled" is FlashAttention in plain PyTorch (no memory of size L x S), "fused" is PyTorch's kernel.
 
     Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape, size, probability or
         unknown backend, BackendError (a ValueError) if the backend named can not serve the call.

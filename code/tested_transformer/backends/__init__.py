@@ -4,6 +4,6 @@ A backend is a module with two functions: `refusal(call)`, a sentence that says 
 the call (None if it can), and `run(call)`.
 """
 
-from . import fused, plain
+from . import fused, plain, tiled
 
-BACKENDS = {"plain": plain, "fused": fused}
+BACKENDS = {"plain": plain, "tiled": tiled, "fused": fused}
