@@ -35,16 +35,16 @@ ROOT = Path(__file__).resolve().parents[1]
 F64 = {"dtype": torch.float64}
 
 
-def row(keys, seed=0, spread=1.0):
+def row(keys, seed=0, spread=1.0, shift=0.0):
     generator = torch.Generator().manual_seed(seed)
-    scores = spread * torch.randn(3, keys, generator=generator, **F64)
+    scores = shift + spread * torch.randn(3, keys, generator=generator, **F64)
     return scores, torch.randn(keys, 2, generator=generator, **F64)
 
 
 @pytest.mark.parametrize("tile", [1, 2, 3, 7, 20])
-@pytest.mark.parametrize("spread", [1.0, 1000.0])
-def test_in_tiles_equals_at_once(tile, spread):
-    scores, value = row(7, spread=spread)
+@pytest.mark.parametrize(("spread", "shift"), [(1.0, 0.0), (1000.0, 0.0), (1.0, -5000.0)])
+def test_in_tiles_equals_at_once(tile, spread, shift):
+    scores, value = row(7, spread=spread, shift=shift)
     output, lse = online_softmax(scores, value, tile=tile)
     assert torch.allclose(output, scores.softmax(-1) @ value, atol=1e-12)
     assert torch.allclose(lse, scores.logsumexp(-1), rtol=1e-12)

@@ -52,6 +52,18 @@ def test_right_implementations_pass(spec, right, seed):
     assert dict(verdict.skipped) == {}
 
 
+def test_the_reference_is_what_torch_computes():
+    """A wrong reference would widen its own tolerance: it is compared without one."""
+    for spec in (ONLINE_SOFTMAX, TILED_ATTENTION):
+        for case in spec.cases(0):
+            if case.dtype != torch.float64:
+                continue
+            arguments = case.tensors()
+            wanted = spec.read(spec.ruler(**arguments), arguments)
+            found = torch.from_numpy(spec.expected(case).astype("float64"))
+            assert torch.allclose(found, wanted, rtol=1e-11, atol=1e-11), case.label
+
+
 def wrong(name, *arguments):
     return pitfall(name).candidate(*arguments)
 

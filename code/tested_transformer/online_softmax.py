@@ -51,15 +51,15 @@ def summarize(scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch 
     [[8.0]]
     """
     maximum = scores.amax(-1)  # *batch L
-    weights = torch.exp(scores - finite(maximum)[..., None])  # not yet divided by their sum
+    weights = torch.exp(scores - finite(maximum)[..., None])  # *batch L S
     return Partial(maximum, weights.sum(-1), weights @ value)
 
 
 def merge(first: Partial, second: Partial) -> Partial:
-    """What is kept of two sets of keys together; neither their order nor their sizes matter.
+    """What is kept of two sets of keys together, in whichever order.
 
     Shapes: both alike.
-    Source: Milakov & Gimelshein 2018, equation 4; Dao et al. 2022, section 3.1.
+    Source: Milakov & Gimelshein 2018, section 3.1; Dao et al. 2022, section 3.1.
 
     >>> left = summarize(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     >>> right = summarize(torch.tensor([[1.0]]), torch.tensor([[5.0]]))
@@ -85,7 +85,7 @@ def finite(maximum: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
 
 
 def finish(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
-    """The output, divided at last, and the log-sum-exp of each row: zeros and +inf for an empty one.
+    """The output, divided at last, and the log-sum-exp; an empty row: 0 and +inf.
 
     The logarithm of an empty sum is -inf; +inf is stored, as the kernels do, because exp(score - lse)
     must be 0 when the weights are made again.
@@ -143,7 +143,7 @@ def tiled_attention(
     tile: int,
     causal: bool = False,
 ) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
-    """Attention of which never more than tile x tile scores exist, and the log-sum-exp of each row.
+    """Attention that never holds more than tile x tile scores, and each row's log-sum-exp.
 
     It reads its inputs by slices alone, as a kernel reads memory, so that the reads can be counted.
     Causal is aligned bottom-right.
@@ -168,7 +168,8 @@ def tiled_attention(
             k, v = key[..., cols, :].to(lse.dtype), value[..., cols, :].to(lse.dtype)
             scores = q @ k.mT  # *batch tile tile
             if causal and kinds[n, m] == MASKED:
-                scores = scores.masked_fill(ahead(rows, cols, keys - length) < 0, -math.inf)
+                future = ahead(rows, cols, keys - length) < 0
+                scores = scores.masked_fill(future, -math.inf)
             state = merge(state, summarize(scores, v))
         output[..., rows, :], lse[..., rows] = finish(state)
     return output, lse
@@ -187,7 +188,7 @@ def tiled_gradients(
 ) -> tuple[
     Float[Tensor, "*batch L d"], Float[Tensor, "*batch S d"], Float[Tensor, "*batch S dv"]
 ]:  # fmt: skip
-    """The gradients of `tiled_attention` by query, key and value: each tile of weights is made again.
+    """The gradients by query, key and value: each tile of weights is made again.
 
     Shapes: output and lse as `tiled_attention` gave them, gradient like output -> the shapes of
         query, key and value.
@@ -206,9 +207,10 @@ def tiled_gradients(
             if kinds[n, m] == SKIPPED:
                 continue
             scores = query[..., rows, :] @ key[..., cols, :].mT * scale
-            weights = torch.exp(scores - lse[..., rows, None])  # those of the forward pass again
+            weights = torch.exp(scores - lse[..., rows, None])  # as in the forward pass
             if causal and kinds[n, m] == MASKED:
-                weights = weights.masked_fill(ahead(rows, cols, keys - length) < 0, 0.0)
+                future = ahead(rows, cols, keys - length) < 0
+                weights = weights.masked_fill(future, 0.0)
             by_weights = gradient[..., rows, :] @ value[..., cols, :].mT
             by_scores = weights * (by_weights - delta[..., rows, :])
             by_query[..., rows, :] += by_scores @ key[..., cols, :] * scale

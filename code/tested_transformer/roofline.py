@@ -130,7 +130,7 @@ def decoding_cost(keys: int, d: int, *, heads: int, groups: int, item: int = 2) 
     Each of the G key and value heads is read once and serves H / G query heads.
 
     Raises: as `attention_flops`; ValueError if `groups` does not divide `heads`.
-    Source: Shazeer 2019, section 2.4.1; Ainslie et al. 2023.
+    Source: Shazeer 2019; Ainslie et al. 2023.
 
     >>> decoding_cost(1000, 128, heads=32, groups=8, item=2)
     (16384000, 4112384)
