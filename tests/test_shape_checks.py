@@ -11,7 +11,7 @@ from beartype import beartype
 from jaxtyping import Float, Int, TypeCheckError
 from torch import Tensor
 
-from conftest import check_once
+from check_shapes_once import check_once
 from tested_transformer.transformer import finish
 
 checked = check_once(typechecker=beartype)

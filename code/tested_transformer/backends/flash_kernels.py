@@ -158,7 +158,7 @@ def sizes_of(batch, length, keys, row_starts, col_starts, key_lengths,
 # --- Forward --------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])  # or odd and even seeds were compiled apart
 def forward_kernel(
     query, key, value, output, lse, q_strides, k_strides, v_strides, o_strides, lse_strides,
     bias, bias_strides, slopes, key_lengths, row_starts, col_starts,
@@ -262,7 +262,7 @@ def delta_kernel(
     tl.store(delta_at + row, tl.sum(o * g, 1), mask=row < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])  # or odd and even seeds were compiled apart
 def key_value_kernel(
     query, key, value, gradient, d_key, d_value, lse, delta,
     q_strides, k_strides, v_strides, g_strides, dk_strides, dv_strides, lse_strides,
@@ -333,7 +333,7 @@ def key_value_kernel(
                tl.where(real, dv, 0.0), COLS, D, BLOCK_D)  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])  # or odd and even seeds were compiled apart
 def query_kernel(
     query, key, value, gradient, d_query, lse, delta,
     q_strides, k_strides, v_strides, g_strides, dq_strides, lse_strides,
