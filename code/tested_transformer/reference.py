@@ -882,8 +882,8 @@ def beam_search(table, start, num_beams, max_new, length_penalty, eos):
 def log_sum_exp(scores):
     """The logarithm of the sum of exponentials of one row; +inf, as kernels store it, for nothing.
 
-    >>> float(log_sum_exp(np.log([1.0, 3.0]))) == np.log(4.0)
-    True
+    >>> float(np.exp(log_sum_exp(np.log([1.0, 3.0]))).round(9))
+    4.0
     """
     scores = _wide(scores)
     top = max((s for s in scores), default=-np.inf)
