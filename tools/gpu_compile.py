@@ -4,7 +4,9 @@ The operators of backends/flash.py are called with real tensors on the CPU, but 
 in place of being run. What must hold: shared memory fits; 16-bit products use the tensor cores
 (wgmma); 16-bit kernels with head size 64 and 128 spill no register. About two minutes on two cores.
 
-Usage: python tools/gpu_compile.py [--only forward] [--jobs 2] [--json FILE]
+With --plan it compiles what `make tune-gpu` will measure instead: about five minutes.
+
+Usage: python tools/gpu_compile.py [--only forward] [--jobs 2] [--json FILE] [--plan]
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from triton.runtime import driver
 from tested_transformer.backends import flash, flash_configs
 from tested_transformer.backends.flash_configs import Config
 
-SHARED_LIMIT = 232_448  # bytes that a program may have on compute capability 9.0
+# Of compute capability 9.0: bytes that a program may have, and what a multiprocessor has for all.
+SHARED_LIMIT = 232_448
+SHARED, RESERVED, REGISTERS, WARPS = 233_472, 1024, 65_536, 64
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 KERNELS = ("forward", "key_value", "query")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -85,6 +90,13 @@ class Compiled:
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
 
+    @property
+    def in_flight(self) -> int:
+        """Warps that fit on a multiprocessor at a time: registers are handed out in eights."""
+        warps = self.config.warps
+        by_registers = REGISTERS // (-(-max(1, self.registers) // 8) * 8 * 32 * warps)
+        return warps * min(by_registers, SHARED // (self.shared + RESERVED), WARPS // warps)
+
 
 def jobs() -> list[Job]:
     """Tuned features with both 16-bit dtypes and head sizes; the others once."""
@@ -106,6 +118,14 @@ def jobs() -> list[Job]:
     return found + [job_of(key, config) for key, config in flash_configs.measured().items()]
 
 
+def planned() -> list[Job]:
+    """Every configuration that `make tune-gpu` measures."""
+    sys.path.insert(0, str(BENCHMARKS))
+    from flash_tuning import plan
+
+    return [Job(e.kernel, "bf16", e.size, e.causal, "", e.config) for e in plan()]
+
+
 def job_of(key: str, config: Config) -> Job:
     """A row of the table of measured configurations, to be compiled as it stands."""
     _, _, kernel, size, dtype, _, order, *features = key.split("/")
@@ -120,8 +140,7 @@ def compile_job(job: Job) -> Compiled:
     groups = 1 if "gqa" in job.feature else heads
     query = torch.empty(1, heads, length, size, dtype=dtype)
     key = torch.empty(1, groups, length, size, dtype=dtype)
-    packed = "packed" in job.feature
-    config = job.config or flash_configs.rule(job.kernel, "sm90", dtype, size, packed)
+    config = job.config or flash_configs.rule(job.kernel, "sm90", dtype, size, job.feature.split("+"))
     result = Compiled(job.name, config)
     recorder = Recorder(job.kernel, result)
     flash._kernels, flash.choose = (lambda: recorder), (lambda *_: config)
@@ -196,7 +215,7 @@ def judge(job: Job, result: Compiled) -> None:
     """Note what must not be."""
     if result.shared > SHARED_LIMIT:
         result.faults.append(f"{result.shared} bytes of shared memory, {SHARED_LIMIT} fit")
-    if job.dtype != "fp32" and not result.wgmma:
+    if job.dtype != "fp32" and job.size <= 128 and not result.wgmma:
         result.faults.append("no tensor-core instruction (wgmma)")
     if job.tuned and result.spilled:
         result.faults.append(f"{result.spilled} bytes of registers are spilled")
@@ -210,18 +229,21 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the names to compile")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plan", action="store_true", help="what make tune-gpu will measure")
     options = parser.parse_args()
-    todo = [job for job in jobs() if options.only in job.name]
+    todo = [job for job in (planned() if options.plan else jobs()) if options.only in job.name]
     print(f"Triton {triton.__version__}, sm_90, {len(todo)} kernels")
-    print(f"{'kernel':42} {'rows':>4} {'cols':>4} warps stages tma  regs spill shared wgmma  s")
+    print(
+        f"{'kernel':42} {'rows':>4} {'cols':>4} warps stages tma  regs spill shared flight wgmma  s"
+    )
     done = []
     with ProcessPoolExecutor(options.jobs) as pool:
         for found in pool.map(compile_job, todo):
             c = found.config
             print(
                 f"{found.name:42} {c.rows:4} {c.cols:4} {c.warps:5} {c.stages:6} {int(c.tma):3}"
-                f" {found.registers:5} {found.spilled:5} {found.shared:6} {found.wgmma:5}"
-                f" {found.seconds:4.1f} {'; '.join(found.faults)}",
+                f" {found.registers:5} {found.spilled:5} {found.shared:6} {found.in_flight:6}"
+                f" {found.wgmma:5} {found.seconds:4.1f} {'; '.join(found.faults)}",
                 flush=True,
             )
             done.append(found)

@@ -6,6 +6,7 @@ Nothing is tried out while a program runs: the table is made by `make tune-gpu` 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -39,8 +40,7 @@ def choose(kernel: str, query: Tensor, length: int, causal: bool, features: list
         return Config(32, 32, 4, 1)  # the interpreter
     arch = "sm{}{}".format(*torch.cuda.get_device_capability(query.device))
     key = key_of(kernel, arch, query.dtype, query.shape[-1], length, causal, features)
-    packed = "packed" in features
-    return measured().get(key) or rule(kernel, arch, query.dtype, query.shape[-1], packed)
+    return measured().get(key) or rule(kernel, arch, query.dtype, query.shape[-1], features)
 
 
 def key_of(
@@ -54,7 +54,9 @@ def key_of(
     return "/".join([*parts, "causal" if causal else "full", *sorted(features)])
 
 
-def rule(kernel: str, arch: str, dtype: torch.dtype, size: int, packed: bool = False) -> Config:
+def rule(
+    kernel: str, arch: str, dtype: torch.dtype, size: int, features: Sequence[str] = ()
+) -> Config:
     """What fits, with no register spilled for 16 bits and sizes to 128, as `gpu-compile` checks.
 
     Descriptors (TMA) save the registers that pointers take; packed documents can not use them.
@@ -66,11 +68,14 @@ def rule(kernel: str, arch: str, dtype: torch.dtype, size: int, packed: bool = F
         return Config(64, 32, 4, 1)
     if not arch.startswith(("sm9", "sm10")):  # 99 KB of shared memory, not 227
         return Config(64, 32 if size > 64 else 64, 4, 2)
-    if kernel == "key_value":
-        return Config(64 if size <= 64 else 32, 128, 8, 2, tma=not packed)
-    if kernel == "query" or packed:
-        return Config(128, 64, 8, 2, tma=not packed)
-    return Config(128, 128, 8, 2, tma=True)
+    tma = "packed" not in features
+    if kernel == "key_value" and size <= 64:
+        return Config(64, 128, 8, 2, tma)
+    if kernel == "key_value":  # two gradients of 64 x 128 are held; grouped heads are one loop more
+        return Config(64 if tma and "gqa" not in features else 32, 64, 8, 2, tma)
+    if kernel == "query" or not tma:
+        return Config(128, 64, 8, 2, tma)
+    return Config(128, 128, 8, 2, tma)
 
 
 @cache
