@@ -51,13 +51,13 @@ refresh: $(VENV)/dev.stamp
 
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
 gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp
-	@PYTHONPATH=$(VENV)/triton $(BIN)/python tools/gpu_compile.py
+	@PYTHONPATH=$(VENV)/triton $(BIN)/python tools/gpu_compile.py $(if $(PLAN),--plan)
 
 test-gpu:
 	@$(GPU_PYTHON) -m pytest -q -p no:cacheprovider tests/gpu $(if $(DEADLINE),--deadline $(DEADLINE))
 
 tune-gpu bench-gpu:
-	@$(GPU_PYTHON) benchmarks/$(if $(filter tune-gpu,$@),flash_tuning,attention_gpu).py $(if $(DEADLINE),--deadline $(DEADLINE))
+	@$(GPU_PYTHON) benchmarks/$(if $(filter tune-gpu,$@),flash_tuning,attention_gpu).py $(if $(DEADLINE),--deadline $(DEADLINE)) $(if $(RESULTS),--results $(RESULTS))
 
 clean:
 	rm -rf $(VENV) _build book/generated .pytest_cache .ruff_cache .hypothesis code/*.egg-info
