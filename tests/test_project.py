@@ -12,6 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 # Folders of one machine. A web address may have such words in its path, after a letter.
+REQUIREMENT = r'[\w.-]+==[\w.]+(; sys_platform == "linux")? +# \S.*'
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|opt|Users)/\w|[A-Z]:\\\\?Users\\")
 KNOWN_TAGS = {
     "interview",  # a question with its answer, collected on a page of its own
@@ -71,12 +72,12 @@ def test_makefile_has_the_targets_of_the_readme():
     assert wanted <= targets
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"])
 def test_requirements_are_exact_and_say_why(name):
     lines = (ROOT / name).read_text().splitlines()
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     assert lines
-    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+ +# \S.*", line)] == []
+    assert [line for line in lines if not re.fullmatch(REQUIREMENT, line)] == []
 
 
 def test_no_file_names_a_machine_path():
