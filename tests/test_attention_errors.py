@@ -109,7 +109,7 @@ MALFORMED = {
     ),
     "return_weights is a string": ({"return_weights": "yes"}, TypeError, ["return_weights", "str"]),
     "unknown backend": (
-        {"backend": "cuda"}, ValueError, ["backend", "'cuda'", '"auto", "plain", "tiled", "fused"'],
+        {"backend": "cuda"}, ValueError, ["backend", "'cuda'", '"auto", "plain", "tiled", "fused", "flash"'],
     ),
     "backend is None": ({"backend": None}, ValueError, ["backend", "None", '"plain"']),
 }  # fmt: skip

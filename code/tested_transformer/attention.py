@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .backends import BACKENDS
+from .backends import BACKENDS, flash
 from .call import Call, check_call
 from .errors import BackendError, complain
 
@@ -56,7 +56,9 @@ def attention(
     hold finite numbers (0 x NaN is NaN).
 
     backend: "auto" takes the fastest that serves the call, "plain" is the formula written out,
-    "tiled" is FlashAttention in plain PyTorch (no memory of size L x S), "fused" is PyTorch's kernel.
+    "tiled" is FlashAttention in plain PyTorch (no memory of size L x S), "fused" is PyTorch's kernel,
+    "flash" is the book's own, in Triton, for CUDA. On CUDA "auto" takes it for float16 and bfloat16
+    with head sizes to 128, unless a mask, bias, ALiBi, lengths or dropout is in the call.
 
     Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape, size, probability or
         unknown backend, BackendError (a ValueError) if the backend named can not serve the call.
@@ -75,7 +77,8 @@ def attention(
 def _pick(name: str, call: Call) -> Any:
     """The backend of that name; for "auto" the first, fastest first, that serves the call."""
     if name == "auto":
-        return next(BACKENDS[each] for each in ("fused", "plain") if not _refusal(each, call))
+        order = ("flash", "fused", "plain") if flash.is_tuned_for(call) else ("fused", "plain")
+        return next(BACKENDS[each] for each in order if not _refusal(each, call))
     if name not in BACKENDS:
         known = ", ".join(f'"{each}"' for each in ("auto", *BACKENDS))
         raise complain(ValueError, "backend", repr(name), f"one of {known}")

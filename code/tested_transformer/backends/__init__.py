@@ -4,6 +4,6 @@ A backend is a module with two functions: `refusal(call)`, a sentence that says 
 the call (None if it can), and `run(call)`.
 """
 
-from . import fused, plain, tiled
+from . import flash, fused, plain, tiled
 
-BACKENDS = {"plain": plain, "tiled": tiled, "fused": fused}
+BACKENDS = {"plain": plain, "tiled": tiled, "fused": fused, "flash": flash}
