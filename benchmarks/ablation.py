@@ -1,7 +1,7 @@
 """What breaks when one part of the model or of its training is taken out?
 
 Every model of `tested_transformer.ablation` is trained like the book's own (600 steps of 64 single
-numbers) and asked for 1,000 numbers that it never saw. One row takes about 95 seconds of one
+numbers, here drawn evenly below a million) and asked for 1,000 numbers that it never saw. One row takes about 95 seconds of one
 processor core. The file is written after every row; a second start goes on where the first stopped.
 Chapters 4, 6 and 10 show what this stores.
 
@@ -44,8 +44,9 @@ def ceiling() -> dict:
 
 def row(without: str, seed: int) -> dict:
     """Train one model and ask it."""
-    start, unseen = time.process_time(), single_numbers().test[:UNSEEN]
-    trainer = trainer_without(without, steps=STEPS, seed=seed)
+    start, split = time.process_time(), single_numbers()
+    unseen = split.test[:UNSEEN]
+    trainer = trainer_without(without, steps=STEPS, seed=seed, split=split)
     losses = trainer.run(progress=False).losses
     spent = time.process_time() - start
     words = trainer.source, trainer.target

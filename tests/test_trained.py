@@ -1,25 +1,51 @@
 """The model that comes with the package: whole, small, and as good as the book says."""
 
+from collections import Counter
+
 import pytest
 import torch
 
-from tested_transformer.data import single_numbers
+from tested_transformer.data import number_pair, single_numbers
 from tested_transformer.generation import find_mistakes
-from tested_transformer.trained import SHIPPED, SIZES, load_number_model, number_trainer
+from tested_transformer.trained import (
+    SHIPPED,
+    SIZES,
+    book_numbers,
+    first_numbers,
+    load_number_model,
+    number_trainer,
+)
 from tested_transformer.training import Recipe
 
 
 def test_it_translates_numbers_that_it_never_saw():
     model, source, target = load_number_model()
     assert not model.training
-    split = single_numbers()
-    assert not set(split.train) & set(split.test)
-    assert len(find_mistakes(model, split.test[:400], source, target)) <= 2  # 99.5 %
+    even = book_numbers().test[:400]
+    assert len(find_mistakes(model, even, source, target)) <= 2  # 99.5 %
+    assert len(find_mistakes(model, first_numbers().test, source, target)) <= 1  # of 300
+    assert find_mistakes(model, [number_pair([n]) for n in (24, 42)], source, target) == []
+
+
+def test_what_the_book_learns_from():
+    small, even, book = first_numbers(), single_numbers(), book_numbers()
+    count, hidden = Counter(book.train), {number_pair([n]) for n in (24, 42)}
+    assert len(book.train) == 20_000
+    assert book.test == even.test
+    assert len(set(even.test)) == 2_000
+    assert not count.keys() & {*even.test, *small.test, *hidden}
+    shown = set(small.train) - {*even.test, *hidden}
+    assert len(shown) == 696
+    assert min(count[pair] for pair in shown) >= 3
+    assert sum(count[number_pair([1000 * n])] for n in range(1, 1000)) > 500
+    assert sum(count[number_pair([n])] for n in range(1000, 10_000)) > 500
+    assert book_numbers() == book
 
 
 def test_it_is_what_the_script_makes():
     model, source, target = load_number_model()
     trainer = number_trainer(Recipe(steps=1))
+    assert trainer.pairs == book_numbers().train
     assert trainer.model.config == model.config
     assert (trainer.source.words, trainer.target.words) == (source.words, target.words)
     assert {name: getattr(model.config, name) for name in SIZES} == SIZES

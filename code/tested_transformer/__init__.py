@@ -176,7 +176,8 @@ API = {
     ],
     "gpu_results": ["read_gpu_results", "tflops_by_length", "results_table"],
     "trained": [
-        "number_trainer", "load_number_model", "first_numbers", "first_trainer", "load_first_model",
+        "number_trainer", "load_number_model", "book_numbers", "first_numbers", "first_trainer",
+        "load_first_model",
     ],
     "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
     "exercises": ["check"],
