@@ -3,7 +3,7 @@
 Two backends answer the same calls in turns, on one thread; the number is the ratio of the medians of
 their processor times: plain over fused, so above 1 the fused one is faster, and on long sequences
 tiled over fused. There the memory is measured too, each call in a fresh process: the highest resident
-memory (ru_maxrss) less what was resident before the call, inputs included.
+memory (VmHWM) less what was resident before the call, inputs included.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/attention_cpu.py [--rounds 15]
 """
@@ -13,7 +13,6 @@ import datetime
 import gc
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -65,10 +64,19 @@ def extra_memory(backend: str, shape: tuple[int, ...], options: dict) -> float:
         *(t[:, :, :16] for t in inputs), **options, backend=backend
     )  # loads what is loaded once
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    before = resident("VmRSS")
     attention(*inputs, **options, backend=backend)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    return peak - pages * resource.getpagesize() / 2**20
+    return resident("VmHWM") - before
+
+
+def resident(which: str) -> float:
+    """MiB of this process's memory, now (VmRSS) or at most (VmHWM).
+
+    getrusage's ru_maxrss is no use here: a process begins with the peak of the one that started it.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith(which))
+    return int(kilobytes) / 2**10
 
 
 def extra_memory_apart(backend: str, name: str, option: str, runs: int = 5) -> float:

@@ -51,6 +51,7 @@ from .masks import (
 from .multi_head import HeadByHead, MultiHeadAttention, join_heads, split_heads
 from .number_words import english_words, german_words
 from .own_model import Parts, load_parts
+from .packed import packed_attention
 from .positions import (
     LearnedPositions,
     RelativeAttention,
@@ -108,6 +109,7 @@ __version__ = "0.1.0"
 # What the API page documents, module by module, in the order of the chapters.
 API = {
     "attention": ["attention"],
+    "packed": ["packed_attention"],
     "self_attention": ["self_attention", "SelfAttention"],
     "scoring": [
         "dot_scores", "bilinear_scores", "additive_scores", "location_scores", "content_scores",
@@ -259,6 +261,7 @@ __all__ = [
     "measure_flops",
     "measure_parameters",
     "open_folder",
+    "packed_attention",
     "padding_mask",
     "padding_mask_from_tokens",
     "perplexity",
