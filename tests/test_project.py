@@ -72,7 +72,9 @@ def test_makefile_has_the_targets_of_the_readme():
     assert wanted <= targets
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"]
+)
 def test_requirements_are_exact_and_say_why(name):
     lines = (ROOT / name).read_text().splitlines()
     lines = [line for line in lines if line.strip() and not line.startswith("#")]

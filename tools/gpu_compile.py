@@ -140,7 +140,9 @@ def compile_job(job: Job) -> Compiled:
     groups = 1 if "gqa" in job.feature else heads
     query = torch.empty(1, heads, length, size, dtype=dtype)
     key = torch.empty(1, groups, length, size, dtype=dtype)
-    config = job.config or flash_configs.rule(job.kernel, "sm90", dtype, size, job.feature.split("+"))
+    config = job.config or flash_configs.rule(
+        job.kernel, "sm90", dtype, size, job.feature.split("+")
+    )
     result = Compiled(job.name, config)
     recorder = Recorder(job.kernel, result)
     flash._kernels, flash.choose = (lambda: recorder), (lambda *_: config)
