@@ -24,18 +24,20 @@ class Device:
     """What a data sheet says: most operations in a second, most bytes to and from memory in a second.
 
     flops: bfloat16 products on tensor cores, without sparsity. tile_bytes: the fast memory of one
-    multiprocessor that its programs may use.
+    multiprocessor that a program may use. l2_bytes: the cache between that and the large memory.
     """
 
     name: str
     flops: float
     bandwidth: float
     tile_bytes: int
+    l2_bytes: int
+    multiprocessors: int
     source: str
 
     @property
     def ridge(self) -> float:
-        """Operations for each byte from which on the processor, not the memory, is the limit.
+        """Operations for each byte from which on the computing, not the memory, is the limit.
 
         >>> round(DEVICES["H100 SXM"].ridge)
         295
@@ -43,13 +45,17 @@ class Device:
         return self.flops / self.bandwidth
 
 
+AMPERE = "NVIDIA A100 data sheet; NVIDIA Ampere Architecture In-Depth; CUDA programming guide"
+HOPPER = "data sheet; NVIDIA Hopper Architecture In-Depth; CUDA programming guide"
+
 DEVICES = {
     device.name: device
     for device in (
-        Device("A100 SXM 80 GB", 312e12, 2.039e12, 163 * 1024, "NVIDIA A100 data sheet"),
+        Device("A100 SXM 40 GB", 312e12, 1.555e12, 163 * 2**10, 40 * 2**20, 108, AMPERE),
+        Device("A100 SXM 80 GB", 312e12, 2.039e12, 163 * 2**10, 40 * 2**20, 108, AMPERE),
         # The sheet's 1,979 TFLOP/s are with sparsity: half of it without.
-        Device("H100 SXM", 989e12, 3.35e12, 227 * 1024, "NVIDIA H100 data sheet"),
-        Device("H200 SXM", 989e12, 4.8e12, 227 * 1024, "NVIDIA H200 data sheet"),
+        Device("H100 SXM", 989e12, 3.35e12, 227 * 2**10, 50 * 2**20, 132, f"NVIDIA H100 {HOPPER}"),
+        Device("H200 SXM", 989e12, 4.8e12, 227 * 2**10, 50 * 2**20, 132, f"NVIDIA H200 {HOPPER}"),
     )
 }
 
@@ -105,8 +111,8 @@ def tiled_bytes(
 ) -> int:  # fmt: skip
     """Bytes to and from memory of the tiled version: for each block of queries all keys it may see.
 
-    The query is read once and the output written once, with a log-sum-exp of four bytes a row. A
-    cache between memory and processor can only make it less.
+    The query is read once and the output written once, with a log-sum-exp of four bytes a row. An
+    L2 cache can only make it less.
 
     Raises: as `attention_flops`.
     Source: Dao et al. 2022, theorem 2; the order of loops: Dao 2023, algorithm 1.

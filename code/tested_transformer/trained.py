@@ -60,8 +60,9 @@ def number_trainer(
 ) -> Trainer:
     """A new model for German number words, with its data, ready to `run()`.
 
-    Without arguments: `book_numbers()`, 600 steps, about 90 seconds of one processor core. parts: whose each part of the model is (`load_parts`). changes: fields of
-    TransformerConfig. The weights are drawn from the recipe's seed.
+    Without arguments: `book_numbers()`, 600 steps, about 90 seconds of one processor core. parts:
+    whose each part of the model is (`load_parts`). changes: fields of TransformerConfig. The weights
+    are drawn from the recipe's seed.
 
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
