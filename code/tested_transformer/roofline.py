@@ -55,6 +55,7 @@ DEVICES = {
         Device("A100 SXM 80 GB", 312e12, 2.039e12, 163 * 2**10, 40 * 2**20, 108, AMPERE),
         # The sheet's 1,979 TFLOP/s are with sparsity: half of it without.
         Device("H100 SXM", 989e12, 3.35e12, 227 * 2**10, 50 * 2**20, 132, f"NVIDIA H100 {HOPPER}"),
+        # The chip of an H100 with a faster memory.
         Device("H200 SXM", 989e12, 4.8e12, 227 * 2**10, 50 * 2**20, 132, f"NVIDIA H200 {HOPPER}"),
     )
 }
