@@ -20,7 +20,7 @@ def small_kernel(
     head = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     width = tl.arange(0, D)
-    place = (head * length + rows[:, None]) * D + width  # ROWS D, of query and output
+    place = (head * length + rows[:, None]) * D + width  # ROWS D
     q = tl.load(query + place, mask=rows[:, None] < length, other=0.0)  # ROWS D
     best = tl.full((ROWS,), float("-inf"), tl.float32)  # the largest score so far
     total = tl.zeros((ROWS,), tl.float32)  # the sum of exp(score - best) so far
@@ -40,13 +40,16 @@ def small_kernel(
             seen = seen & (cols[None, :] <= rows[:, None] + keys - length)
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
-        safe = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen nothing yet
-        shrink = tl.exp(best - safe)  # the old sums were taken against the old maximum
+        # A row that has seen nothing yet: -inf - (-inf) would be NaN.
+        safe = tl.where(higher == float("-inf"), 0.0, higher)
+        shrink = tl.exp(best - safe)  # the old sums had the old maximum
         p = tl.exp(scores - safe[:, None])
         total = total * shrink + tl.sum(p, 1)
-        mixed = mixed * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        more = tl.dot(p.to(v.dtype), v, input_precision="ieee")  # ROWS D
+        mixed = mixed * shrink[:, None] + more
         best = higher
-    answer = mixed / tl.where(total == 0.0, 1.0, total)[:, None]  # an empty row gives zeros
+    total = tl.where(total == 0.0, 1.0, total)  # an empty row gives zeros
+    answer = mixed / total[:, None]
     tl.store(output + place, answer.to(output.dtype.element_ty), mask=rows[:, None] < length)
 
 

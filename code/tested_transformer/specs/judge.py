@@ -440,7 +440,7 @@ def brief(value: Any) -> str:
         value = value.astype(np.float64) if value.dtype.kind == "f" else value
         text = np.array2string(value, precision=4, threshold=12, edgeitems=3, separator=", ")
         value = " ".join(text.split())
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
