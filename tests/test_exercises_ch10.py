@@ -101,3 +101,12 @@ def test_shifting_may_pad_before_it_cuts():
     assert target[1].tolist() == [BOS, 6, EOS]
     assert expected[1].tolist() == [6, EOS, 0]
     assert check("ch10.shift_right", shift_right).passed
+
+
+@pytest.mark.parametrize("filler", [EOS, 0])
+def test_what_is_read_after_the_last_word_may_be_the_end_or_padding(filler):
+    def filled(sentences):
+        target, expected = shift_right(sentences)
+        return target.masked_fill(expected == 0, filler), expected
+
+    assert check("ch10.shift_right", filled).passed

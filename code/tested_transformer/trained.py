@@ -31,7 +31,7 @@ def book_numbers() -> Split:
     a model that learned from them says "twenty four thousand and twenty" for 24. So here
     `first_numbers().train` comes three times, then 6,000 numbers each of whose six digits is 0 half
     of the time (pairs may come twice), and `single_numbers().train` fills up. What those two hold
-    back is left out, and so are 24 and 42.
+    back is left out, and so are 24 and 42: 2,088, 5,827 and 12,085 pairs stay.
 
     Source: chapter 10.
     """
@@ -60,7 +60,7 @@ def number_trainer(
 ) -> Trainer:
     """A new model for German number words, with its data, ready to `run()`.
 
-    Without arguments: `book_numbers()`, 600 steps, about 90 seconds of one processor core. parts:
+    Without arguments: `book_numbers()`, 600 steps, under two minutes of one processor core. parts:
     whose each part of the model is (`load_parts`). changes: fields of TransformerConfig. The weights
     are drawn from the recipe's seed.
 

@@ -20,7 +20,8 @@ from ..specs.training import TEACHER_FORCING
 SHIFT_RIGHT = replace(
     TEACHER_FORCING,
     name="ch10.shift_right",
-    statement=TEACHER_FORCING.statement.replace("teacher_forcing", "shift_right", 1),
+    statement=TEACHER_FORCING.statement.replace("teacher_forcing", "shift_right", 1)
+    + "; after its last word a row of target may hold EOS or PAD",
     points=1,
 )
 
