@@ -141,6 +141,17 @@ def head_of(tensor, strides, batch, head, start, TMA: tl.constexpr):
 
 
 @triton.jit
+def my_tile(length, heads, SIZE: tl.constexpr, LAST_FIRST: tl.constexpr):
+    """Which tile of which head and sample this program answers: (start, head, batch)."""
+    tiles = tl.cdiv(length, SIZE)
+    place = tl.program_id(0)
+    tile = place % tiles
+    if LAST_FIRST:  # under a causal mask the last rows have most to do
+        tile = tiles - 1 - tile
+    return tile * SIZE, place // tiles % heads, place // tiles // heads
+
+
+@triton.jit
 def sizes_of(batch, length, keys, row_starts, col_starts, key_lengths,
              PACKED: tl.constexpr, LENGTHS: tl.constexpr):  # fmt: skip
     """Of one document: where its rows and columns begin, how many they are, how many keys are real."""
@@ -169,10 +180,7 @@ def forward_kernel(
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program answers ROWS queries of one head, and notes their log-sum-exp."""
-    tiles = tl.cdiv(length, ROWS)
-    place = tl.program_id(0)
-    start = (tiles - 1 - place % tiles) * ROWS  # under a causal mask the longest rows come first
-    head, batch = place // tiles % heads, place // tiles // heads
+    start, head, batch = my_tile(length, heads, ROWS, True)
     row_start, col_start, length, keys, seen = sizes_of(
         batch, length, keys, row_starts, col_starts, key_lengths, PACKED, LENGTHS
     )
@@ -247,9 +255,7 @@ def delta_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """delta = sum(output x its gradient) of each row: what the softmax's backward pass subtracts."""
-    tiles = tl.cdiv(length, ROWS)
-    place = tl.program_id(0)
-    start, head, batch = place % tiles * ROWS, place // tiles % heads, place // tiles // heads
+    start, head, batch = my_tile(length, heads, ROWS, False)
     row_start, _, length, _, _ = sizes_of(
         batch, length, length, row_starts, row_starts, row_starts, PACKED, False
     )
@@ -274,10 +280,7 @@ def key_value_kernel(
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program gathers the gradients of COLS keys and values, from every query head they serve."""
-    tiles = tl.cdiv(keys, COLS)
-    place = tl.program_id(0)
-    start, kv_heads = place % tiles * COLS, heads // group  # causal: the first keys have most rows
-    kv_head, batch = place // tiles % kv_heads, place // tiles // kv_heads
+    start, kv_head, batch = my_tile(keys, heads // group, COLS, False)
     row_start, col_start, length, keys, seen = sizes_of(
         batch, length, keys, row_starts, col_starts, key_lengths, PACKED, LENGTHS
     )
@@ -345,10 +348,7 @@ def query_kernel(
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program gathers the gradient of ROWS queries of one head: the loop of `forward_kernel`."""
-    tiles = tl.cdiv(length, ROWS)
-    place = tl.program_id(0)
-    start = (tiles - 1 - place % tiles) * ROWS
-    head, batch = place // tiles % heads, place // tiles // heads
+    start, head, batch = my_tile(length, heads, ROWS, True)
     row_start, col_start, length, keys, seen = sizes_of(
         batch, length, keys, row_starts, col_starts, key_lengths, PACKED, LENGTHS
     )
