@@ -146,8 +146,9 @@ def log_axis(axis: Axis, values: list[np.ndarray], at_points: bool = False) -> N
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
         return
+    in_full = places[-1] < 1e5  # or one axis would say both 50000 and 200k
     axis.set_major_formatter(
-        lambda value, _: f"{value:.0f}" if value.is_integer() and value < 1e5 else short(value)
+        lambda value, _: f"{value:.0f}" if value.is_integer() and in_full else short(value)
     )
 
 
