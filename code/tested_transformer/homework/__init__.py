@@ -1,0 +1,1 @@
+"""Homework: a student's code runs in a jail, and only arrays come out of it."""
