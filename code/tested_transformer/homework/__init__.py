@@ -1,1 +1,1 @@
-"""Homework: a student's code runs in a jail, and only arrays come out of it."""
+"""Homework: what students hand in is read as text, and run where only arrays come out."""
