@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import socket
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -23,7 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRET = "the-password-of-the-gradebook"
 SMALL = Limits(wall_seconds=20.0, cpu_seconds=10, memory_bytes=512 << 20, answer_bytes=1 << 20)
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")
-needs_jail = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def trouble():
+    """Why no jail can be made here, or an empty string."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    tried = subprocess.run(
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True
+    )
+    return f"bubblewrap can not make a jail here: {tried.stderr[:99]}" if tried.returncode else ""
+
+
+needs_jail = pytest.mark.skipif(bool(trouble()), reason=trouble() or "there is a jail")
 
 
 def one(**arguments):
@@ -39,6 +52,8 @@ def snapshot(folder):
     """Every file below a folder: its name, size, time and mode."""
     found = {}
     for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.parts:  # another test's process may be importing
+            continue
         about = path.lstat()
         found[str(path)] = about.st_size, about.st_mtime_ns, about.st_mode
     return found
@@ -50,7 +65,7 @@ def surroundings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("marking")
     (folder / "other").mkdir()
     (folder / "other" / "solution.py").write_text("answer = 42")
-    (folder / "gradebook.csv").write_text("anna,10")
+    (folder / "gradebook.csv").write_text("student-1,10")
     before = snapshot(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(folder))

@@ -80,10 +80,10 @@ OTHER = notebook(*code("def f(x):\n    return 2 * x"))
 
 
 LAYOUTS = {
-    "a folder a student": {"ada/hw1.ipynb": GOOD, "bob/hw1.ipynb": OTHER},
+    "a folder a student": {"s01/hw1.ipynb": GOOD, "s02/hw1.ipynb": OTHER},
     "flat": {"Ada Lovelace_123_hw1.ipynb": GOOD, "Bob_124_assignment 1 (2).ipynb": OTHER},
-    "deep": {"week 1/group a/ada/final/hw1.ipynb": GOOD, "week 1/bob.ipynb": OTHER},
-    "extensions": {"ada.IPYNB": GOOD, "bob.ipynb.txt": OTHER, "eve.ipynb.json": GOOD},
+    "deep": {"week 1/group a/s01/final/hw1.ipynb": GOOD, "week 1/s02.ipynb": OTHER},
+    "extensions": {"s01.IPYNB": GOOD, "s02.ipynb.txt": OTHER, "s03.ipynb.json": GOOD},
 }
 
 
@@ -99,8 +99,8 @@ def test_folder_and_zip_give_the_same_ids_sorted(tmp_path, files):
 
 def test_zips_in_folders_and_in_zips_are_opened(tmp_path):
     inner = zipped({"hw1.ipynb": GOOD, "data.csv": b"1,2"})
-    files = {"ada/work.zip": inner, "bob.zip": zipped({"again.zip": inner})}
-    wanted = ["ada/work/hw1", "bob/again/hw1"]
+    files = {"s01/work.zip": inner, "s02.zip": zipped({"again.zip": inner})}
+    wanted = ["s01/work/hw1", "s02/again/hw1"]
     assert ids(write(tmp_path / "folder", files)) == wanted
     (tmp_path / "class.zip").write_bytes(zipped(files))
     found = find_submissions(tmp_path / "class.zip")
@@ -109,12 +109,12 @@ def test_zips_in_folders_and_in_zips_are_opened(tmp_path):
 
 
 def test_debris_and_other_files_are_passed_over(tmp_path):
-    names = ["__MACOSX/ada/._hw1.ipynb", "ada/._hw1.ipynb", ".DS_Store", "ada/.DS_Store"]
-    names += ["ada/.ipynb_checkpoints/hw1-checkpoint.ipynb", "ada/notes.txt", "__MACOSX/x.zip"]
-    files = {**dict.fromkeys(names, GOOD), "ada/hw1.ipynb": GOOD}
-    assert ids(write(tmp_path / "folder", files)) == ["ada/hw1"]
+    names = ["__MACOSX/s01/._hw1.ipynb", "s01/._hw1.ipynb", ".DS_Store", "s01/.DS_Store"]
+    names += ["s01/.ipynb_checkpoints/hw1-checkpoint.ipynb", "s01/notes.txt", "__MACOSX/x.zip"]
+    files = {**dict.fromkeys(names, GOOD), "s01/hw1.ipynb": GOOD}
+    assert ids(write(tmp_path / "folder", files)) == ["s01/hw1"]
     (tmp_path / "class.zip").write_bytes(zipped(files))
-    assert ids(tmp_path / "class.zip") == ["ada/hw1"]
+    assert ids(tmp_path / "class.zip") == ["s01/hw1"]
 
 
 def test_ids_that_would_collide_keep_their_extension(tmp_path):
@@ -147,11 +147,11 @@ def test_a_path_that_can_not_be_a_batch_is_an_error(tmp_path):
 
 
 def test_digest_follows_the_bytes_alone(tmp_path):
-    write(tmp_path / "one", {"ada.ipynb": GOOD, "bob.ipynb": GOOD})
-    write(tmp_path / "two", {"ada.ipynb": GOOD, "bob.ipynb": OTHER})
-    (ada, bob), (ada_again, bob_again) = map(find_submissions, (tmp_path / "one", tmp_path / "two"))
-    assert ada.digest == bob.digest == ada_again.digest != bob_again.digest
-    assert len(ada.digest) == 64
+    write(tmp_path / "one", {"s01.ipynb": GOOD, "s02.ipynb": GOOD})
+    write(tmp_path / "two", {"s01.ipynb": GOOD, "s02.ipynb": OTHER})
+    (s01, s02), (s01_again, s02_again) = map(find_submissions, (tmp_path / "one", tmp_path / "two"))
+    assert s01.digest == s02.digest == s01_again.digest != s02_again.digest
+    assert len(s01.digest) == 64
 
 
 # -------------------------------------------------------------------------------- zips that do harm
@@ -189,17 +189,17 @@ def spoiled():
 
 
 BAD_ZIPS = {
-    "traversal": (zipped({"../../hw1.ipynb": GOOD}), "eve/hw1", "leads out"),
-    "backslashes": (zipped({"..\\hw1.ipynb": GOOD}), "eve/hw1", "leads out"),
-    "absolute": (zipped({"/etc/hw1.ipynb": GOOD}), "eve/etc/hw1", "leads out"),
-    "drive": (zipped({"C:/hw1.ipynb": GOOD}), "eve/hw1", "leads out"),
-    "link": (zipped({linked("hw1.ipynb"): b"/etc/passwd"}), "eve/hw1", "symbolic link"),
-    "encrypted": (encrypted({"hw1.ipynb": GOOD}), "eve/hw1", "encrypted"),
-    "compression": (packed_oddly(), "eve/hw1", "unusual"),
-    "spoiled": (spoiled(), "eve/hw1", "broken"),
-    "broken": (b"PK\3\4" + bytes(50), "eve", "broken"),
-    "empty": (b"", "eve", "broken"),
-    "no notebook": (zipped({"hw1.pdf": b"%PDF"}), "eve", "no notebook"),
+    "traversal": (zipped({"../../hw1.ipynb": GOOD}), "s03/hw1", "leads out"),
+    "backslashes": (zipped({"..\\hw1.ipynb": GOOD}), "s03/hw1", "leads out"),
+    "absolute": (zipped({"/etc/hw1.ipynb": GOOD}), "s03/etc/hw1", "leads out"),
+    "drive": (zipped({"C:/hw1.ipynb": GOOD}), "s03/hw1", "leads out"),
+    "link": (zipped({linked("hw1.ipynb"): b"/etc/passwd"}), "s03/hw1", "symbolic link"),
+    "encrypted": (encrypted({"hw1.ipynb": GOOD}), "s03/hw1", "encrypted"),
+    "compression": (packed_oddly(), "s03/hw1", "unusual"),
+    "spoiled": (spoiled(), "s03/hw1", "broken"),
+    "broken": (b"PK\3\4" + bytes(50), "s03", "broken"),
+    "empty": (b"", "s03", "broken"),
+    "no notebook": (zipped({"hw1.pdf": b"%PDF"}), "s03", "no notebook"),
 }
 
 
@@ -208,19 +208,19 @@ BAD_ZIPS = {
 def test_a_bad_zip_is_one_flagged_line_and_the_rest_is_unharmed(
     tmp_path, data, name, words, in_zip
 ):
-    files = {"ada.ipynb": GOOD, "eve.zip": data, "zoe.zip": zipped({"hw1.ipynb": GOOD})}
+    files = {"s01.ipynb": GOOD, "s03.zip": data, "zoe.zip": zipped({"hw1.ipynb": GOOD})}
     path = write(tmp_path / "in", files)
     if in_zip:
         path = tmp_path / "class.zip"
         path.write_bytes(zipped(files))
     before = sorted(tmp_path.rglob("*"))
-    ada, eve, zoe = find_submissions(path)
-    assert (ada.id, ada.flag, zoe.id, zoe.flag) == ("ada", "", "zoe/hw1", "")
-    assert eve.id == name
-    assert eve.flag in ("unreadable", "no notebook")
-    assert words in eve.sentence
-    assert eve.digest == ""
-    assert read_submission(eve) == Source(flag=eve.flag, sentence=eve.sentence)
+    s01, s03, zoe = find_submissions(path)
+    assert (s01.id, s01.flag, zoe.id, zoe.flag) == ("s01", "", "zoe/hw1", "")
+    assert s03.id == name
+    assert s03.flag in ("unreadable", "no notebook")
+    assert words in s03.sentence
+    assert s03.digest == ""
+    assert read_submission(s03) == Source(flag=s03.flag, sentence=s03.sentence)
     assert sorted(tmp_path.rglob("*")) == before  # nothing was unpacked
 
 
@@ -230,15 +230,15 @@ def test_two_files_of_one_name_in_a_zip_are_refused(tmp_path):
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("hw1.ipynb", GOOD)
         archive.writestr("hw1.ipynb", OTHER)
-    write(tmp_path, {"eve.zip": stream.getvalue()})
+    write(tmp_path, {"s03.zip": stream.getvalue()})
     words = "The zip holds two files of this name."
-    assert flags(tmp_path) == {"eve/hw1": ("unreadable", words)}
+    assert flags(tmp_path) == {"s03/hw1": ("unreadable", words)}
 
 
 def test_other_archives_are_named(tmp_path):
-    write(tmp_path, {"ada.tar.gz": b"x", "bob.rar": b"x"})
+    write(tmp_path, {"s01.tar.gz": b"x", "s02.rar": b"x"})
     words = "The file is an archive of another kind than zip."
-    assert flags(tmp_path) == dict.fromkeys(["ada.tar.gz", "bob.rar"], ("unreadable", words))
+    assert flags(tmp_path) == dict.fromkeys(["s01.tar.gz", "s02.rar"], ("unreadable", words))
 
 
 @pytest.mark.parametrize("in_zip", [False, True], ids=["in a folder", "in a zip"])
@@ -247,7 +247,7 @@ def test_a_bomb_harms_its_own_student_alone(tmp_path, monkeypatch, in_zip):
     monkeypatch.setattr(submission, "MAX_CLASS_ZIP", 10**9)
     size = zipped({f"{n}.ipynb": bytes(40_000) for n in range(3)})
     count = zipped({f"{n}.txt": b"" for n in range(9)})
-    files = {"ada.ipynb": GOOD, "count.zip": count, "nested.zip": zipped({"in.zip": size})}
+    files = {"s01.ipynb": GOOD, "count.zip": count, "nested.zip": zipped({"in.zip": size})}
     files |= {"size.zip": size, "zoe.zip": zipped({"hw1.ipynb": GOOD})}
     path = write(tmp_path / "in", files)
     if in_zip:
@@ -255,7 +255,7 @@ def test_a_bomb_harms_its_own_student_alone(tmp_path, monkeypatch, in_zip):
         path.write_bytes(zipped(files))
     many, big = "The zip holds too many files.", "The zip unpacks to too many bytes."
     assert flags(path) == {
-        "ada": ("", ""),
+        "s01": ("", ""),
         "count": ("too large", many),
         "nested": ("too large", big),
         "size": ("too large", big),
@@ -279,9 +279,9 @@ def test_a_size_that_the_zip_claims_is_not_trusted(tmp_path, monkeypatch):
     data = zipped({"hw1.ipynb": bytes(5000)}).replace(
         (5000).to_bytes(4, "little"), (10).to_bytes(4, "little")
     )
-    write(tmp_path, {"eve.zip": data, "big.ipynb": bytes(1001), "fits.ipynb": bytes(1000)})
+    write(tmp_path, {"s03.zip": data, "big.ipynb": bytes(1001), "fits.ipynb": bytes(1000)})
     found = {name: flag for name, (flag, _) in flags(tmp_path).items()}
-    assert found.pop("eve/hw1") in ("too large", "unreadable")
+    assert found.pop("s03/hw1") in ("too large", "unreadable")
     assert found == {"big": "too large", "fits": ""}
 
 
@@ -289,9 +289,9 @@ def test_zips_do_not_nest_forever(tmp_path):
     data = zipped({"hw1.ipynb": GOOD})
     for _ in range(submission.MAX_DEPTH):
         data = zipped({"in.zip": data})
-    write(tmp_path, {"fits.zip": data, "eve.zip": zipped({"in.zip": data})})
-    (eve, (flag, words)), (fits, fine) = flags(tmp_path).items()
-    assert eve == "eve" + "/in" * 4
+    write(tmp_path, {"fits.zip": data, "s03.zip": zipped({"in.zip": data})})
+    (s03, (flag, words)), (fits, fine) = flags(tmp_path).items()
+    assert s03 == "s03" + "/in" * 4
     assert (flag, words) == ("unreadable", "More than 3 zips lie in one another.")
     assert (fits, fine) == ("fits/in/in/in/hw1", ("", ""))
 
@@ -301,9 +301,9 @@ def test_zips_do_not_nest_forever(tmp_path):
 
 def test_links_are_never_followed(tmp_path):
     secret = write(tmp_path / "secret", {"solution.ipynb": GOOD})
-    folder = write(tmp_path / "in", {"ada/hw1.ipynb": GOOD})
+    folder = write(tmp_path / "in", {"s01/hw1.ipynb": GOOD})
     try:
-        (folder / "eve.ipynb").symlink_to(secret / "solution.ipynb")
+        (folder / "s03.ipynb").symlink_to(secret / "solution.ipynb")
     except OSError:
         pytest.skip("this system makes no symbolic links")
     (folder / "folder").symlink_to(secret, target_is_directory=True)
@@ -311,35 +311,35 @@ def test_links_are_never_followed(tmp_path):
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "up").symlink_to(folder, target_is_directory=True)
     words = "This is a symbolic link: the file itself is needed."
-    wanted = dict.fromkeys(["eve", "folder", "loop", "up"], ("unreadable", words))
-    assert flags(folder) == {"ada/hw1": ("", ""), **wanted}
+    wanted = dict.fromkeys(["s03", "folder", "loop", "up"], ("unreadable", words))
+    assert flags(folder) == {"s01/hw1": ("", ""), **wanted}
 
 
 def test_the_path_itself_may_be_a_link(tmp_path):
-    write(tmp_path / "in", {"ada.ipynb": GOOD})
+    write(tmp_path / "in", {"s01.ipynb": GOOD})
     try:
         (tmp_path / "link").symlink_to(tmp_path / "in", target_is_directory=True)
     except OSError:
         pytest.skip("this system makes no symbolic links")
-    assert ids(tmp_path / "link") == ["ada"]
-    assert read_submission(tmp_path / "link" / "ada.ipynb").flag == ""
+    assert ids(tmp_path / "link") == ["s01"]
+    assert read_submission(tmp_path / "link" / "s01.ipynb").flag == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "eve.ipynb")
-    assert flags(tmp_path) == {"eve": ("unreadable", "This is no regular file.")}
+    os.mkfifo(tmp_path / "s03.ipynb")
+    assert flags(tmp_path) == {"s03": ("unreadable", "This is no regular file.")}
 
 
 def test_a_file_replaced_by_a_link_after_it_was_found_is_refused(tmp_path):
-    write(tmp_path, {"ada.ipynb": GOOD, "solution.txt": OTHER})
-    (ada,) = find_submissions(tmp_path)
-    (tmp_path / "ada.ipynb").unlink()
+    write(tmp_path, {"s01.ipynb": GOOD, "solution.txt": OTHER})
+    (s01,) = find_submissions(tmp_path)
+    (tmp_path / "s01.ipynb").unlink()
     try:
-        (tmp_path / "ada.ipynb").symlink_to(tmp_path / "solution.txt")
+        (tmp_path / "s01.ipynb").symlink_to(tmp_path / "solution.txt")
     except OSError:
         pytest.skip("this system makes no symbolic links")
-    assert read_submission(ada).flag == "unreadable"
+    assert read_submission(s01).flag == "unreadable"
 
 
 def test_a_file_that_is_gone_is_a_flag_without_its_folder(tmp_path):
@@ -350,12 +350,12 @@ def test_a_file_that_is_gone_is_a_flag_without_its_folder(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path):
-    write(tmp_path, {"ada/hw1.ipynb": GOOD, "eve/hw1.ipynb": GOOD})
-    (tmp_path / "eve").chmod(0)
+    write(tmp_path, {"s01/hw1.ipynb": GOOD, "s03/hw1.ipynb": GOOD})
+    (tmp_path / "s03").chmod(0)
     try:
         assert [flag for flag, _ in flags(tmp_path).values()] == ["", "unreadable"]
     finally:
-        (tmp_path / "eve").chmod(0o700)
+        (tmp_path / "s03").chmod(0o700)
 
 
 # -------------------------------------------------------------------------------------- definitions
@@ -540,7 +540,7 @@ BAD_FILES = {
     "list": (b"[1, 2]", "not a notebook"),
     "number": (b"1", "not a notebook"),
     "long number": (b"9" * 5000, "not a notebook"),
-    "other": (b'{"name": "ada"}', "not a notebook"),
+    "other": (b'{"name": "s01"}', "not a notebook"),
     "cells": (b'{"cells": {"0": 1}}', "not a notebook"),
     "sheets": (b'{"worksheets": [1]}', "not a notebook"),
     "no sheets": (b'{"worksheets": []}', "not a notebook"),
@@ -556,8 +556,8 @@ BAD_FILES = {
 
 @pytest.mark.parametrize(("data", "flag"), BAD_FILES.values(), ids=BAD_FILES)
 def test_a_file_that_is_no_notebook_is_a_flag_and_a_sentence(tmp_path, data, flag):
-    write(tmp_path, {"eve.ipynb": data})
-    source = read_submission(tmp_path / "eve.ipynb")
+    write(tmp_path, {"s03.ipynb": data})
+    source = read_submission(tmp_path / "s03.ipynb")
     assert (source.flag, source.code) == (flag, "")
     assert source.sentence.endswith(".")
     assert read_notebook(data) == source
@@ -760,7 +760,7 @@ def test_no_spoiled_zip_raises(tmp_path_factory, changes):
     for at, value in changes:
         data[at] = value
     folder = tmp_path_factory.mktemp("spoiled")
-    write(folder, {"eve.zip": bytes(data), "zoe.ipynb": GOOD})
+    write(folder, {"s03.zip": bytes(data), "zoe.ipynb": GOOD})
     found = find_submissions(folder)
     assert len({one.id for one in found}) == len(found) >= 2
     assert found[-1].id == "zoe"
