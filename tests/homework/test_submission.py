@@ -81,7 +81,7 @@ OTHER = notebook(*code("def f(x):\n    return 2 * x"))
 
 LAYOUTS = {
     "a folder a student": {"s01/hw1.ipynb": GOOD, "s02/hw1.ipynb": OTHER},
-    "flat": {"Ada Lovelace_123_hw1.ipynb": GOOD, "Bob_124_assignment 1 (2).ipynb": OTHER},
+    "flat": {"Student One_123_hw1.ipynb": GOOD, "Student Two_124_assignment 1 (2).ipynb": OTHER},
     "deep": {"week 1/group a/s01/final/hw1.ipynb": GOOD, "week 1/s02.ipynb": OTHER},
     "extensions": {"s01.IPYNB": GOOD, "s02.ipynb.txt": OTHER, "s03.ipynb.json": GOOD},
 }
@@ -289,9 +289,9 @@ def test_zips_do_not_nest_forever(tmp_path):
     data = zipped({"hw1.ipynb": GOOD})
     for _ in range(submission.MAX_DEPTH):
         data = zipped({"in.zip": data})
-    write(tmp_path, {"fits.zip": data, "s03.zip": zipped({"in.zip": data})})
-    (s03, (flag, words)), (fits, fine) = flags(tmp_path).items()
-    assert s03 == "s03" + "/in" * 4
+    write(tmp_path, {"fits.zip": data, "d03.zip": zipped({"in.zip": data})})
+    (d03, (flag, words)), (fits, fine) = flags(tmp_path).items()
+    assert d03 == "d03" + "/in" * 4
     assert (flag, words) == ("unreadable", "More than 3 zips lie in one another.")
     assert (fits, fine) == ("fits/in/in/in/hw1", ("", ""))
 
