@@ -202,7 +202,8 @@ def _in_zip(
     twice = {name for name, count in Counter(e.filename for e in entries).items() if count > 1}
     for entry in {entry.filename: entry for entry in entries}.values():
         name = _safe_name(entry.filename)
-        if entry.is_dir() or DEBRIS.search(name) or not _is_wanted(name):
+        is_folder = entry.filename.endswith("/")  # is_dir() of an empty name is an IndexError
+        if is_folder or DEBRIS.search(name) or not _is_wanted(name):
             continue
         path = (*inside, entry.filename)
         try:
