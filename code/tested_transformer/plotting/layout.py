@@ -146,10 +146,13 @@ def log_axis(axis: Axis, values: list[np.ndarray], at_points: bool = False) -> N
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
         return
-    in_full = places[-1] < 1e5  # or one axis would say both 50000 and 200k
-    axis.set_major_formatter(
-        lambda value, _: f"{value:.0f}" if value.is_integer() and in_full else short(value)
-    )
+    large = places[-1] >= 1e5  # then 50000 is 50k, as 200000 is 200k; 16384 stays what it is
+
+    def name(value: float, _: int) -> str:
+        in_full = value.is_integer() and value < 1e5 and (value % 1000 or not large)
+        return f"{value:.0f}" if in_full else short(value)
+
+    axis.set_major_formatter(name)
 
 
 def spread(wanted: np.ndarray, gap: float | int) -> np.ndarray:
