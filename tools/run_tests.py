@@ -34,9 +34,8 @@ NBVAL = [
     "--nbval-cell-timeout=600",
     "--nbval-sanitize-with=tests/nbval_sanitize.cfg",
 ]
-TRITON = (
-    ROOT / ".venv" / "triton"
-)  # the version that GPU machines have, beside that of the interpreter
+# The version that GPU machines have, beside that of the interpreter.
+TRITON = ROOT / ".venv" / "triton"
 LONGEST = "10_training"  # begun first, so that no process waits for it at the end
 
 

@@ -76,6 +76,14 @@ class Call:
         return penalty if self.bias is None else self.bias + penalty
 
 
+def masked_bias(bias: Tensor, allowed: Tensor | None) -> Tensor:
+    """The bias, -inf where it is not allowed: for kernels that take one tensor for both."""
+    if allowed is None:
+        return bias
+    shape = torch.broadcast_shapes(bias.shape, allowed.shape)
+    return bias.expand(shape).masked_fill(~allowed, float("-inf"))
+
+
 def check_call(
     query, key, value, *, mask, bias, causal, window, key_lengths, alibi_slopes, scale,
     dropout_p, return_weights,

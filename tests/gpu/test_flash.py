@@ -100,13 +100,20 @@ def bounds(inputs, gradient, options):
     return truth, [2 * e + 4 * eps * m for e, m in zip(errors, largest, strict=True)]
 
 
-def assert_right(inputs, options, function=None):
+def assert_within(found, truth, rough):
+    """In float32: at most 2 x the plain formula's error + 4 eps x max |truth|, each by itself."""
+    eps = torch.finfo(torch.float32).eps
+    for got, right, plain in zip(found, truth, rough, strict=True):
+        error, plain_error = (float((x.double() - right).abs().max()) for x in (got, plain))
+        assert error <= 2 * plain_error + 4 * eps * float(right.abs().max())
+
+
+def assert_right(inputs, options):
     """The kernels' output and gradients are within the bounds."""
     generator = torch.Generator().manual_seed(9)
     gradient = torch.randn(inputs[0].shape, generator=generator).to(inputs[0])
     truth, allowed = bounds(inputs, gradient, options)
-    function = function or (lambda *a: attention(*a, backend="flash", **options))
-    got = with_gradients(function, inputs, gradient)
+    got = with_gradients(lambda *a: attention(*a, backend="flash", **options), inputs, gradient)
     for name, right, most, found in zip(NAMES, truth, allowed, got, strict=True):
         assert found.isfinite().all(), name
         error = float((found.double() - right).abs().max())
@@ -228,12 +235,7 @@ def test_packed_documents(options, device):
     exact = [t.double() for t in (query, key, value)]
     truth = with_gradients(one_by_one, exact, gradient.double())
     rough = with_gradients(one_by_one, (query, key, value), gradient)
-    eps = torch.finfo(torch.float32).eps
-    for got, right, plain in zip(found, truth, rough, strict=True):
-        allowed = 2 * float((plain.double() - right).abs().max()) + 4 * eps * float(
-            right.abs().max()
-        )
-        assert float((got.double() - right).abs().max()) <= allowed
+    assert_within(found, truth, rough)
 
     first, last = int(starts[1]), int(starts[2])  # the second document, between NaN neighbors
     poisoned = [torch.full_like(t, float("nan")) for t in (query, key, value)]
@@ -265,12 +267,7 @@ def test_dropout_is_the_mask_that_the_kernel_writes_down(device):
     )
     truth = with_gradients(by_hand, [t.double() for t in inputs], gradient.double())
     rough = with_gradients(by_hand, inputs, gradient)
-    eps = torch.finfo(torch.float32).eps
-    for got, right, plain in zip(with_gradients(ours, inputs, gradient), truth, rough, strict=True):
-        allowed = 2 * float((plain.double() - right).abs().max()) + 4 * eps * float(
-            right.abs().max()
-        )
-        assert float((got.double() - right).abs().max()) <= allowed
+    assert_within(with_gradients(ours, inputs, gradient), truth, rough)
 
 
 def kept_weights(seed, dropout, heads, rows, cols, device):
@@ -309,8 +306,7 @@ def test_log_sum_exp(device):
         (q @ k.mT * 0.25).masked_fill(hidden, -torch.inf).logsumexp(-1)[..., 14:]
         for q, k in ((query, key), (query.double(), key.double()))
     )
-    error, plain_error = (float((x.double() - right).abs().max()) for x in (lse[..., 14:], plain))
-    assert error <= 2 * plain_error + 4 * torch.finfo(torch.float32).eps * float(right.abs().max())
+    assert_within([lse[..., 14:]], [right], [plain])
 
 
 def test_torch_compile_sees_one_graph(device):

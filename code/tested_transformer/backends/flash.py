@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call
+from ..call import Call, masked_bias
 from .flash_configs import Config, choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -80,7 +80,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     Shapes: -> output (B, H, L, d), None.
     Source: Dao 2023; chapter 15.
     """
-    mask = call.mask if call.bias is None else _hidden_by(call.bias, call.mask)
+    mask = call.mask if call.bias is None else masked_bias(call.bias, call.mask)
     return flash(
         call.query, call.key, call.value, mask=mask, causal=call.causal, window=call.window,
         key_lengths=call.key_lengths, alibi_slopes=call.alibi_slopes, scale=call.scale,
@@ -114,7 +114,7 @@ def flash(
     if scale < 0:  # the kernels take the largest product for the largest score
         query, scale = -query, -scale
     if mask is not None:
-        mask = mask.expand(*[query.shape[0], query.shape[1], query.shape[2], key.shape[2]])
+        mask = mask.expand(*query.shape[:3], key.shape[2])
     seed = torch.randint(2**62, (1,)) if dropout_p > 0 else None  # on the CPU: nothing waits
     rows, cols = longest or (query.shape[2], key.shape[2])
     output, _ = flash_forward(
@@ -122,14 +122,6 @@ def flash(
         col_starts, seed, causal, window, scale, dropout_p, rows, cols,
     )  # fmt: skip
     return output
-
-
-def _hidden_by(bias: Tensor, mask: Tensor | None) -> Tensor:
-    """The bias, -inf where the mask hides: the kernels read one tensor."""
-    if mask is None:
-        return bias
-    shape = torch.broadcast_shapes(bias.shape, mask.shape)
-    return bias.expand(shape).masked_fill(~mask, float("-inf"))
 
 
 def _in_low_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -160,8 +152,7 @@ def flash_forward(
     config = options.config("forward")
     sizes = (config.rows, config.cols, config.cols)
     inputs, constants = options.inputs(config, (query, key, value), sizes)
-    tiles = -(-rows // config.rows)
-    _kernels().forward_kernel[(tiles * options.heads * options.documents,)](
+    _kernels().forward_kernel[(options.programs("forward", config),)](
         *inputs, output, lse, *map(options.strides, (query, key, value, output, lse)),
         *options.arguments, **constants,
     )  # fmt: skip
@@ -287,10 +278,10 @@ class _Options:
         return described, self.constants(config, tma=True)
 
     def programs(self, kernel: str, config: Config) -> int:
-        """How many programs a backward kernel has."""
-        if kernel == "query":
-            return -(-self.rows // config.rows) * self.heads * self.documents
-        return -(-self.cols // config.cols) * (self.heads // self.group) * self.documents
+        """How many programs a kernel has: one for each tile of each head and document."""
+        if kernel == "key_value":
+            return -(-self.cols // config.cols) * (self.heads // self.group) * self.documents
+        return -(-self.rows // config.rows) * self.heads * self.documents
 
     def constants(self, config: Config, *, tma: bool) -> dict[str, Any]:
         """The constexpr arguments, and how the kernel is launched."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..call import Call
+from ..call import Call, masked_bias
 
 # On CUDA the kernels inside SDPA are named, in the order in which they are tried.
 KERNELS = [
@@ -58,8 +57,4 @@ def _mask_or_bias(call: Call) -> Tensor | None:
     allowed, bias = call.allowed(), call.total_bias()
     if bias is None:
         return allowed
-    bias = bias.to(call.query.dtype)
-    if allowed is None:
-        return bias
-    shape = torch.broadcast_shapes(bias.shape, allowed.shape)
-    return bias.expand(shape).masked_fill(~allowed, float("-inf"))
+    return masked_bias(bias.to(call.query.dtype), allowed)

@@ -60,6 +60,14 @@ def _has_empty(case: Case) -> bool:
     return a["causal"] and a["query"].shape[-2] > a["key"].shape[-2]
 
 
+EMPTY_ROW = Check(
+    "an empty row is zero",
+    "A row that sees nothing has the output 0 and the log-sum-exp +inf.",
+    _empty,
+    when=_has_empty,
+)
+
+
 # --- The online softmax ---------------------------------------------------------------------------
 
 
@@ -164,12 +172,7 @@ ONLINE_CHECKS = (
         _hidden_values,
         when=_hidden,
     ),
-    Check(
-        "an empty row is zero",
-        "A row that sees nothing has the output 0 and the log-sum-exp +inf.",
-        _empty,
-        when=_has_empty,
-    ),
+    EMPTY_ROW,
     Check(
         "the tile size changes nothing",
         "One key at a time, two or all at once: up to rounding the answer is the same.",
@@ -325,12 +328,7 @@ TILED_CHECKS = (
         _future,
         when=lambda case: _calm(case) and case.arguments["causal"],
     ),
-    Check(
-        "an empty row is zero",
-        "A row that sees nothing has the output 0 and the log-sum-exp +inf.",
-        _empty,
-        when=_has_empty,
-    ),
+    EMPTY_ROW,
     Check(
         "the tile size changes nothing",
         "Tiles of one, of two or of everything: up to rounding the answer is the same.",
