@@ -1,0 +1,93 @@
+"""What the grader found out about a submission: plain values, kept as one JSON file each."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PartMarks:
+    """The marks of one code task or bug hunt.
+
+    verdict: "right", "wrong", "not written" (a stub, or nothing of that name), "stopped" (by a limit, or
+    it ended itself) or "forbidden" (a library function that the task forbids).
+    """
+
+    points: float
+    of: float
+    verdict: str
+    flags: tuple[str, ...] = ()  # words for the table, such as "timeout", "memory", "slow"
+    check: str = ""  # the check that failed...
+    why: str = ""  # ...and the sentence that explains it
+    case: str = ""  # the smallest case that shows it
+    expected: str = ""
+    got: str = ""
+    mistake: str = ""  # the name of the famous mistake that explains every case
+    cause: str = ""
+    caught: tuple[str, ...] = ()  # of a hunt: the wrong implementations, by name
+    missed: tuple[str, ...] = ()
+    hint: str = ""  # of a hunt: the symptom of one that got away
+
+
+@dataclass(frozen=True)
+class Marks:
+    """All that is known about one submission."""
+
+    id: str
+    assignment: str
+    digest: str = ""  # of the notebook's bytes, by which a second run knows it again
+    flags: tuple[str, ...] = ()  # about the file as a whole
+    notes: tuple[str, ...] = ()  # sentences for the student about the file and its cells
+    parts: dict[str, PartMarks] = field(default_factory=dict)  # by the part's name
+    written: dict[str, str] = field(default_factory=dict)  # answers in words, by the part's name
+    key: str = ""  # of the run: seed, limits and the version of the tasks
+
+    @property
+    def points(self) -> float:
+        """The sum over what the grader marks."""
+        return round(sum(part.points for part in self.parts.values()), 2)
+
+    def every_flag(self) -> tuple[str, ...]:
+        """The flags of the file, and those of the parts with the part's name."""
+        of_parts = [f"{name}: {flag}" for name, part in self.parts.items() for flag in part.flags]
+        return (*self.flags, *of_parts)
+
+    def to_json(self) -> str:
+        """As text that `from_json` reads."""
+        return json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+
+
+def from_json(text: str) -> Marks:
+    """Marks as `to_json` wrote them.
+
+    Raises: ValueError if it is anything else.
+    """
+    try:
+        said: dict[str, Any] = json.loads(text)
+        said["parts"] = {name: PartMarks(**_tuples(part)) for name, part in said["parts"].items()}
+        return Marks(**_tuples(said))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"these are no marks: {error}") from None
+
+
+def _tuples(said: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: whoever reads it meanwhile finds the old one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,221 @@
+"""What an assignment is made of: code tasks, bug hunts and written answers, each with points."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import complain
+from ..specs.judge import Mutant, Spec, Verdict, judge
+
+DIFFICULTIES = ("warm-up", "core", "challenge")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A function to write, judged by a Spec; the Spec's name and points are the task's.
+
+    forbidden: library functions that would do the whole work, by dotted names such as
+    "F.scaled_dot_product_attention"; a submission that uses one gets no points for this task.
+    """
+
+    spec: Spec
+    function: str
+    minutes: int
+    difficulty: str
+    forbidden: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name by which a notebook asks for the check."""
+        return self.spec.name
+
+    @property
+    def points(self) -> int:
+        """All or none: a function is right or it is not."""
+        return self.spec.points
+
+
+@dataclass(frozen=True, eq=False)
+class Hunt:
+    """A bug hunt: a test to write, which must raise for wrong implementations and for no right one.
+
+    right: implementations that must pass. mutants: those that must not. The points are shared out
+    equally among the mutants; a test that refuses a right implementation gets none.
+    """
+
+    name: str
+    function: str
+    statement: str
+    right: Mapping[str, Callable[..., Any]]
+    mutants: tuple[Mutant, ...]
+    points: int
+    minutes: int
+    difficulty: str
+    chapter: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """An answer in words, or an experiment and what it shows; marked by a person.
+
+    name: the cell's id in nbgrader. rubric: what earns the points, for whoever marks.
+    """
+
+    name: str
+    kind: str  # "explanation" or "experiment"
+    points: int
+    minutes: int
+    rubric: str
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """One notebook: its name, title, week, chapters, and its parts in the notebook's order."""
+
+    name: str
+    title: str
+    weeks: str
+    chapters: tuple[int, ...]
+    parts: tuple[Task | Hunt | Written, ...]
+
+    @property
+    def points(self) -> int:
+        """What a perfect submission gets."""
+        return sum(part.points for part in self.parts)
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes, by the minutes of its parts."""
+        return sum(part.minutes for part in self.parts)
+
+    @property
+    def coded(self) -> tuple[Task | Hunt, ...]:
+        """The parts that the grader marks."""
+        return tuple(part for part in self.parts if not isinstance(part, Written))
+
+    @property
+    def written(self) -> tuple[Written, ...]:
+        """The parts that a person marks."""
+        return tuple(part for part in self.parts if isinstance(part, Written))
+
+
+# ------------------------------------------------------------------------------------ judging a hunt
+
+
+@dataclass(frozen=True, eq=False)
+class HuntVerdict:
+    """What a bug hunt brought. Printed, it is what a student sees; as a condition, whether all is caught.
+
+    caught, missed: mutants. refused: the first right implementation for which the test raised, and
+    what it raised. returned: the test gave a value back, which a test runner never looks at.
+    """
+
+    hunt: Hunt
+    caught: tuple[Mutant, ...] = ()
+    missed: tuple[Mutant, ...] = ()
+    refused: str = ""
+    returned: bool = False
+
+    def __bool__(self) -> bool:
+        return not self.refused and not self.missed
+
+    @property
+    def points(self) -> float:
+        """The share of the hunt's points."""
+        if self.refused:
+            return 0.0
+        return round(self.hunt.points * len(self.caught) / len(self.hunt.mutants), 2)
+
+    def __repr__(self) -> str:
+        total = len(self.hunt.mutants)
+        if self.refused:
+            return f"✗ {self.hunt.name}: no points yet.\n  A right implementation is refused: {self.refused}"
+        sign = "✓" if self else "·"
+        lines = [f"{sign} {self.hunt.name}: {len(self.caught)} of {total} wrong implementations "
+                 f"caught, every right one passes. {self.points:g} of {self.hunt.points} points."]  # fmt: skip
+        if self.missed:
+            lines.append(f"  one that gets away: {self.missed[0].symptom}")
+        if self.missed and self.returned:
+            lines.append("  The test returns a value. Nobody looks at it: assert what must hold.")
+        return "\n".join(lines)
+
+
+class Disguised:
+    """An implementation that shows a student's test nothing but what it answers."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Answer as the implementation does; what it raises shows its type alone."""
+        try:
+            return self._function(*arguments, **named)
+        except Exception as error:
+            raise _same_kind(error)("the implementation on trial raised this") from None
+
+
+def _same_kind(error: Exception) -> type[Exception]:
+    kinds = (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, NotImplementedError)
+    return next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
+
+
+def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> HuntVerdict:
+    """Serve every implementation once to the test, in an order that the seed draws.
+
+    What the test raises is its verdict on the implementation: nothing of it is raised here.
+
+    Raises: TypeError if the test can not be called.
+    """
+    if not callable(test):
+        raise complain(TypeError, "test", type(test).__name__, "a function")
+    served: list[tuple[Any, Callable[..., Any]]] = [
+        *hunt.right.items(),
+        *((mutant, mutant.candidate) for mutant in hunt.mutants),
+    ]
+    random.Random(seed).shuffle(served)
+    raised, returned = {}, False
+    for who, implementation in served:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(0)
+                returned |= test(Disguised(implementation)) is not None
+        except Exception as error:
+            raised[who] = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return HuntVerdict(
+        hunt,
+        caught=tuple(mutant for mutant in hunt.mutants if mutant in raised),
+        missed=tuple(mutant for mutant in hunt.mutants if mutant not in raised),
+        refused=next((raised[name] for name in hunt.right if name in raised), ""),
+        returned=returned,
+    )
+
+
+# ------------------------------------------------------------------------------- check, for students
+
+
+def check(name: str, function: Any) -> Verdict | HuntVerdict:
+    """Judge a try at a task or a bug hunt of the homework, as the grader will, but with its own cases.
+
+    Never raises for what the function does.
+
+    Raises: TypeError if `name` is no string or `function` can not be called; ValueError if no part of
+        the homework has that name.
+    """
+    from .assignments import PARTS
+
+    if not isinstance(name, str):
+        raise complain(TypeError, "name", type(name).__name__, "the name of a task")
+    if name not in PARTS:
+        near = difflib.get_close_matches(name, PARTS, n=3) or sorted(PARTS)[:3]
+        raise complain(ValueError, "name", repr(name), f"a task, such as {', '.join(near)}")
+    part = PARTS[name]
+    return judge_hunt(part, function) if isinstance(part, Hunt) else judge(part.spec, function)
+
