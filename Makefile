@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
+.PHONY: help book homework test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
 
 help:
 	@echo "make book       build the site from nothing and say where to open it"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-fast  lint, doctests and the quick unit tests, for the edit loop"
 	@echo "make lab        open the chapters in JupyterLab"
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
+	@echo "make homework   write the assignments: students' versions, and solutions for instructors"
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=... for some)"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
@@ -31,7 +32,7 @@ help:
 book: $(VENV)/book.stamp
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
 
-test: $(VENV)/dev.stamp $(VENV)/gpu.stamp
+test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp
 	@$(BIN)/python tools/run_tests.py
 
 test-fast: $(VENV)/dev.stamp
@@ -45,6 +46,9 @@ serve:
 	@test -f _build/html/index.html || { echo "There is no site yet: run make book first." >&2; exit 1; }
 	@echo "Open http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
 	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+homework: $(VENV)/homework.stamp
+	@$(BIN)/python tools/homework.py $(NAMES)
 
 refresh: $(VENV)/dev.stamp
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
@@ -75,6 +79,10 @@ $(VENV)/book.stamp: requirements.txt pyproject.toml | venv
 
 $(VENV)/dev.stamp: requirements-dev.txt $(VENV)/book.stamp
 	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/homework.stamp: requirements-homework.txt $(VENV)/book.stamp
+	@$(PIP) -r requirements-homework.txt
 	@touch $@
 
 # Linux only, since Triton is: elsewhere the folder stays empty, and the step says so.

@@ -87,8 +87,13 @@ def defines(source: Source, name: str) -> bool:
     """
     if not name.isidentifier():
         raise complain(ValueError, "name", repr(name), "a name without dots such as softmax")
+    return name in defined_names(source)
+
+
+def defined_names(source: Source) -> set[str]:
+    """All names that the code defines at its top, as `defines` sees them."""
     statements = compile_text(source.code).body
-    return any(name in _bound(node) for node in statements if _is_definition(node))
+    return set().union(*(bound_names(node) for node in statements if _is_definition(node)))
 
 
 def _cells(data: bytes) -> tuple[list[Any], str]:
@@ -199,7 +204,7 @@ def _definitions(text: str) -> tuple[list[str], list[str]]:
     """
     text, tree = _parse(text)
     lines = [line.encode() for line in text.split("\n")]
-    kept = [_statement(lines, node) for node in tree.body if _is_definition(node)]
+    kept = [statement_text(lines, node) for node in tree.body if _is_definition(node)]
     try:
         compile_text("\n".join(kept), whole=True)
     except SyntaxError as error:
@@ -220,7 +225,7 @@ def _is_definition(node: ast.stmt) -> bool:
     return all(isinstance(part, names) for target in node.targets for part in ast.walk(target))
 
 
-def _bound(node: ast.stmt) -> set[str]:
+def bound_names(node: ast.stmt) -> set[str]:
     """The names that a definition binds; `import *` binds none that can be told from here."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
@@ -250,7 +255,7 @@ def _lost(node: ast.stmt) -> str:
     return f"line {node.lineno}: left out, being inside `{kind}`: {listed}" if names else ""
 
 
-def _statement(lines: list[bytes], node: Any) -> str:
+def statement_text(lines: list[bytes], node: Any) -> str:
     """A statement of a cell as it was written, from its first decorator on."""
     if isinstance(node, ast.ImportFrom) and node.module == "__future__":
         return ast.unparse(node)  # in one spelling, by which it is known later

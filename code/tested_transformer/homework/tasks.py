@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -209,13 +208,7 @@ def check(name: str, function: Any) -> Verdict | HuntVerdict:
     Raises: TypeError if `name` is no string or `function` can not be called; ValueError if no part of
         the homework has that name.
     """
-    from .assignments import PARTS
+    from .assignments import part
 
-    if not isinstance(name, str):
-        raise complain(TypeError, "name", type(name).__name__, "the name of a task")
-    if name not in PARTS:
-        near = difflib.get_close_matches(name, PARTS, n=3) or sorted(PARTS)[:3]
-        raise complain(ValueError, "name", repr(name), f"a task, such as {', '.join(near)}")
-    part = PARTS[name]
-    return judge_hunt(part, function) if isinstance(part, Hunt) else judge(part.spec, function)
-
+    asked = part(name)
+    return judge_hunt(asked, function) if isinstance(asked, Hunt) else judge(asked.spec, function)

@@ -1,10 +1,20 @@
-"""Runs inside the jail: execute a student's definitions, call one function on every case, write answers.
+"""Runs inside the jail: load a student's definitions, and call their functions when the grader asks.
 
-Usage: python worker.py INPUTS OUTPUTS FOLDER...
+Usage: python worker.py FOLDER...
 
-INPUTS holds `source.py`, `job.json` and one `NUMBER.npz` for each case. OUTPUTS gets one file for each
-case: a line of JSON that says what happened, and after it, if the call answered, the answer as .npy.
-The FOLDERs are where modules are imported from. The script imports nothing else of this package.
+The FOLDERs are where modules are imported from. Frames (wire.py) come by standard input and go by what
+was standard output. Of this package only wire.py is there; the rest of it is a stand-in (`Absent`).
+
+    from the grader                                   from here
+                                                      ["ready"]                    once, and before
+                                                                                   the student's code
+    ["load", source, forbidden, limits]               ["loaded"]
+    ["call", function, arguments, named]              ["answer", value, changed]
+    ["gradients", function, arguments, named,         ["answer", gradients, {}]
+     names of arguments, gradient of the answer]
+    in place of an answer                             ["raised", type, text], ["unfit", flag, text]
+    ["answer", value, changed], ["raised", type]      ["ask", n, arguments, named]: implementation n
+                                                      that the grader serves to a bug hunt's test
 
 Once the student's code runs, nothing that this process says can be trusted: the student shares it.
 Whoever reads the answers must take them for bytes from a stranger.
@@ -12,36 +22,98 @@ Whoever reads the answers must take them for bytes from a stranger.
 
 from __future__ import annotations
 
-import json
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
-READY = "ready\n"  # printed before the student's first line runs, so that no student can forge it
 TEXT = 500  # characters of an exception's message
 NO_MEMORY = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc")
-# What a notebook imports from this package but the jail lacks: it holds the solutions.
-HIDDEN = {
-    "exercises": ("check", "EXERCISES"),
-    "specs": ("judge", "pitfall"),
-    "specs.judge": ("judge",),
-}
+PACKAGE = "tested_transformer"
+SHORT = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 
 
-def decode(value: Any) -> Any:
-    """A plain argument as it was before `jail.encode`: JSON has no tuples."""
-    if isinstance(value, dict):
-        return tuple(map(decode, value["tuple"]))
-    return [decode(item) for item in value] if isinstance(value, list) else value
+class Forbidden(RuntimeError):
+    """A library function that the task forbids was called."""
+
+
+# ---------------------------------------------------------------------------- what the jail lacks
+
+
+class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands in for the book's package: it can be imported, and nothing of it can be called."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Every module of the package, whatever its name."""
+        if name.partition(".")[0] != PACKAGE:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> ModuleType:
+        """A module that has whatever is asked of it."""
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute."""
+
+
+class AbsentModule(ModuleType):
+    """A module of the package that is not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        """A class that can be named and inherited from, and not called."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (Absent,), {"place": f"{self.__name__}.{name}"})
+
+
+class Absent:
+    """Something of the package: homework that is marked stands on its own."""
+
+    place = PACKAGE
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        """Not here."""
+        raise RuntimeError(f"{cls.place} is not there when homework is marked: write your own")
+
+
+def forbid(names: list[str]) -> None:
+    """Put functions that raise where forbidden ones were, under the names that people use."""
+    for name in names:
+        first, _, rest = name.partition(".")
+        path = f"{SHORT.get(first, first)}.{rest}"
+        module, _, attribute = path.rpartition(".")
+        guard = _guard(name)
+        for place in (module, "torch._C._nn", "torch"):
+            found = importlib.import_module(place) if place != "torch._C._nn" else _c_functions()
+            if hasattr(found, attribute):
+                setattr(found, attribute, guard)
+
+
+def _c_functions() -> Any:
+    import torch
+
+    return torch._C._nn
+
+
+def _guard(name: str) -> Any:
+    def guard(*arguments: Any, **named: Any) -> Any:
+        raise Forbidden(f"{name} is not allowed in this task")
+
+    return guard
 
 
 def set_limits(limits: dict[str, int]) -> None:
     """Limit this process, on top of what it took so far: torch alone takes a lot.
 
-    A limit, once set, can not be raised again. macOS, where there is no jail either, has none.
+    A limit, once set, can not be raised again. macOS and Windows, where there is no jail either, have none.
     """
     if sys.platform != "linux":
         return
@@ -52,7 +124,7 @@ def set_limits(limits: dict[str, int]) -> None:
     seconds = int(time.process_time()) + 1 + limits["cpu_seconds"]
     for kind, most in {
         resource.RLIMIT_AS: now + limits["memory_bytes"],
-        resource.RLIMIT_FSIZE: limits["answer_bytes"],
+        resource.RLIMIT_FSIZE: limits["scratch_bytes"],
         resource.RLIMIT_NOFILE: limits["open_files"],
         resource.RLIMIT_CORE: 0,
     }.items():
@@ -60,135 +132,154 @@ def set_limits(limits: dict[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
-def hide_solutions() -> None:
-    """Put modules that do nothing where the package keeps its solutions."""
-    for name, things in HIDDEN.items():
-        module = ModuleType(f"tested_transformer.{name}")
-        module.__path__ = []  # a package: it may be asked for a module inside
-        for thing in things:
-            setattr(module, thing, lambda *arguments, **named: None)
-        sys.modules[module.__name__] = module
+# ------------------------------------------------------------------------------------- at work
 
 
-def describe(error: BaseException) -> tuple[str, str]:
-    """Name what was raised: its flag, and its type and message."""
+def describe(error: BaseException) -> list[str]:
+    """What was raised, for the grader."""
     try:
-        text = f"{type(error).__name__}: {error}"
+        text = str(error)
     except BaseException:  # the student wrote the exception, and its __str__ too
-        text = type(error).__name__
-    out_of_memory = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
-    return "memory" if out_of_memory else "raised", text[:TEXT]
+        text = ""
+    kind = type(error).__name__
+    if isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY):
+        kind = "MemoryError"
+    return ["raised", kind[:100], text[:TEXT]]
+
+
+class Served:
+    """An implementation that the grader keeps: a call sends the arguments and waits for the answer."""
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self._worker, self._number = worker, number
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Ask the grader."""
+        said = self._worker.ask(["ask", self._number, list(arguments), named])
+        if said[0] == "answer":
+            given = self._worker.tensors(list(arguments), named)
+            for name, value in said[2].items():  # the implementation changed what it was given
+                given[name].data = value
+            return said[1]
+        raise getattr(builtins, said[1])("the implementation on trial raised this")
 
 
 class Worker:
-    """One submission at work on its cases."""
+    """One student's definitions at work."""
 
-    def __init__(self, inputs: Path, outputs: Path) -> None:
-        """Read the job, and keep what is needed of torch and NumPy while they are what they seem."""
-        import numpy
-        import torch
+    def __init__(self, requests: BinaryIO, replies: BinaryIO, wire: Any, torch: Any) -> None:
+        """Keep what is needed of torch while it is what it seems."""
+        self.requests, self.replies, self.wire, self.torch = requests, replies, wire, torch
+        self.module = ModuleType("submission")
 
-        self.numpy, self.torch = numpy, torch
-        self.inputs, self.outputs = inputs, outputs
-        self.source = (inputs / "source.py").read_text(encoding="utf-8")
-        self.job = json.loads((inputs / "job.json").read_text(encoding="utf-8"))
+    def ask(self, message: list) -> Any:
+        """Send a frame and wait for the next."""
+        self.replies.write(self.wire.pack(message))
+        self.replies.flush()
+        return self.wire.read(self.requests)
 
     def run(self) -> None:
-        """Execute the definitions, then answer every case."""
-        function = self.define()
-        if function is None:
-            return
-        for number in range(len(self.job["cases"])):
+        """Serve requests until there are no more."""
+        request = self.ask(["ready"])
+        while True:
             try:
-                answer = self.call(function, number)
-            except BaseException as error:  # also SystemExit, which would end the other cases
-                self.write(number, *describe(error))
-                continue
-            self.keep(number, answer)
+                reply = getattr(self, request[0])(*request[1:])
+            except BaseException as error:  # also SystemExit, which would end the other calls
+                reply = describe(error)
+            try:
+                request = self.ask(reply)
+            except self.wire.NotSendable as error:
+                request = self.ask(["unfit", "not a tensor", str(error)[:TEXT]])
+            except self.wire.TooLarge as error:
+                request = self.ask(["unfit", "too large", str(error)[:TEXT]])
+            except EOFError:
+                return
 
-    def define(self) -> Any:
-        """Execute the student's source and give the function; None, and every case says why, if not."""
-        module = ModuleType("submission")
-        sys.modules["submission"] = module
-        try:
-            exec(compile(self.source, "submission.py", "exec"), module.__dict__)
-        except SyntaxError as error:
-            return self.write_all("syntax error", describe(error)[1])
-        except BaseException as error:
-            return self.write_all(*describe(error))
-        function = vars(module).get(self.job["function"])
-        if not callable(function):
-            return self.write_all("missing function", f"no function `{self.job['function']}`")
-        return function
+    def load(self, source: str, forbidden: list[str], limits: dict[str, int]) -> list:
+        """Execute the definitions, under the limits."""
+        forbid(forbidden)
+        set_limits(limits)
+        sys.modules["submission"] = self.module
+        exec(compile(source, "submission.py", "exec"), self.module.__dict__)
+        return ["loaded"]
 
-    def call(self, function: Any, number: int) -> Any:
-        """Call the function as the judge does: required arguments by place, the others by name."""
-        case = self.job["cases"][number]
-        given = {name: decode(value) for name, value in case["plain"].items()}
-        with self.numpy.load(self.inputs / f"{number}.npz", allow_pickle=False) as arrays:
-            for name in arrays.files:
-                tensor = self.torch.from_numpy(arrays[name])
-                floats = tensor.is_floating_point()
-                given[name] = tensor.to(getattr(self.torch, case["dtype"])) if floats else tensor
-        placed = [given.pop(name) for name in self.job["required"]]
+    def call(self, function: str, arguments: list, named: dict) -> list:
+        """Call a function; say too which arguments it changed, and to what."""
+        given = [self.served(a) for a in arguments]
+        before = self.copies(given, named)
+        answer = self.invoke(function, given, named)
+        after = self.tensors(given, named)
+        changed = {name: after[name] for name in after if not self.same(before[name], after[name])}
+        return ["answer", self.plain(answer), changed]
+
+    def gradients(
+        self, function: str, arguments: list, named: dict, names: list, gradient: Any
+    ) -> list:
+        """The gradients by the named arguments, given that by the answer."""
+        wanted = [self.tensors(arguments, named)[name].requires_grad_() for name in names]
+        answer = self.invoke(function, arguments, named)
+        found = self.torch.autograd.grad(answer, wanted, gradient, allow_unused=True)
+        return ["answer", list(found), {}]
+
+    def invoke(self, function: str, arguments: list, named: dict) -> Any:
+        """The call itself, with a fixed seed. Raises: NameError if there is no such function."""
+        if not callable(found := vars(self.module).get(function)):
+            raise NameError(f"no function `{function}`")
         self.torch.default_generator.manual_seed(0)
-        return function(*placed, **{n: a for n, a in given.items() if a is not None})
+        return found(*arguments, **named)
 
-    def keep(self, number: int, answer: Any) -> None:
-        """Write an answer if it is a tensor, an array or a number, and not too large."""
-        torch, numpy = self.torch, self.numpy
-        try:
-            if isinstance(answer, (bool, int, float, numpy.ndarray, numpy.generic)):
-                answer = numpy.asarray(answer)
-            elif not isinstance(answer, torch.Tensor):
-                return self.write(number, "not a tensor", f"a {type(answer).__name__}")
-            dtype, size = str(answer.dtype), answer.nbytes
-            if size > self.job["limits"]["answer_bytes"] - 4096:  # less what stands before it
-                return self.write(number, "too large", f"{size} bytes")
-            if isinstance(answer, torch.Tensor):
-                answer = answer.detach().cpu()
-                answer = (answer.float() if dtype == "torch.bfloat16" else answer).numpy()
-            if answer.dtype.kind not in "biufc":
-                return self.write(number, "wrong type", dtype)
-            self.write(number, "ok", dtype, answer)
-        except BaseException as error:  # a sparse tensor, a subclass that lies, no memory
-            flag, text = describe(error)
-            self.write(number, "wrong type" if flag == "raised" else flag, text)
+    def served(self, argument: Any) -> Any:
+        """An argument; {"implementation": n} is what the grader serves."""
+        if isinstance(argument, dict) and "implementation" in argument:
+            return Served(self, argument["implementation"])
+        return argument
 
-    def write_all(self, flag: str, text: str) -> None:
-        """Say the same of every case."""
-        for number in range(len(self.job["cases"])):
-            self.write(number, flag, text)
+    def tensors(self, arguments: list, named: dict) -> dict[str, Any]:
+        """All arguments that are tensors, by place or name."""
+        every = {**{str(i): a for i, a in enumerate(arguments)}, **named}
+        return {name: a for name, a in every.items() if isinstance(a, self.torch.Tensor)}
 
-    def write(self, number: int, flag: str, text: str, answer: Any = None) -> None:
-        """Write what happened with one case, and its answer if there is one."""
-        with open(self.outputs / str(number), "wb") as file:
-            file.write(json.dumps({"flag": flag, "text": text}).encode() + b"\n")
-            if answer is not None:
-                self.numpy.lib.format.write_array(file, answer, version=(1, 0), allow_pickle=False)
+    def copies(self, arguments: list, named: dict) -> dict[str, Any]:
+        """The same, copied."""
+        return {name: a.clone() for name, a in self.tensors(arguments, named).items()}
+
+    def same(self, before: Any, after: Any) -> bool:
+        """Is a tensor what it was?"""
+        return before.shape == after.shape and bool(
+            self.torch.equal(self.torch.nan_to_num(before), self.torch.nan_to_num(after))
+        )
+
+    def plain(self, answer: Any) -> Any:
+        """An answer with NumPy's arrays and numbers as tensors, and `...` as None."""
+        if answer is ...:
+            return None
+        if type(answer) in (list, tuple):
+            return type(answer)(self.plain(item) for item in answer)
+        if type(answer).__module__ == "numpy":
+            return self.torch.as_tensor(answer)
+        return answer
 
 
 def main() -> None:
     """Prepare everything, say so, and only then let the student's code run."""
-    inputs, outputs, *folders = map(Path, sys.argv[1:])
-    sys.path[:0] = map(str, folders)
-    worker = Worker(inputs, outputs)
-    hide_solutions()
-    set_limits(worker.job["limits"])
-    sys.stdout.write(READY)
-    sys.stdout.flush()
-    worker.run()
+    sys.path[:0] = [str(Path(__file__).parent), *sys.argv[1:]]
+    import torch
+    import wire
+
+    sys.path.remove(str(Path(__file__).parent))
+    sys.meta_path.insert(0, AbsentFinder())
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # what the student prints is noise
+    Worker(requests, replies, wire, torch).run()
 
 
 if __name__ == "__main__":
     try:
         main()
-    except BaseException as failure:
-        print(*describe(failure))
-        status = 1
-    else:
-        status = 0
-    try:
-        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
-        os._exit(status)  # no thread and no exit handler of the student's holds the end back
+        os._exit(0)  # no thread and no exit handler of the student's holds the end back

@@ -1,14 +1,36 @@
-"""The assignments of the course, each in a module of its own."""
+"""The assignments of the course, each in a module of its own that is read when it is asked for."""
 
+import difflib
 import importlib
 import pkgutil
 
+from ...errors import complain
 from ..tasks import Assignment, Hunt, Task
 
-ASSIGNMENTS: dict[str, Assignment] = {
-    name: importlib.import_module(f"{__name__}.{name}").ASSIGNMENT
-    for name in sorted(module.name for module in pkgutil.iter_modules(__path__))
-}
-PARTS: dict[str, Task | Hunt] = {
-    part.name: part for assignment in ASSIGNMENTS.values() for part in assignment.coded
-}
+NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def assignment(name: str) -> Assignment:
+    """The assignment of that name.
+
+    Raises: ValueError if there is none.
+    """
+    if name not in NAMES:
+        raise complain(ValueError, "assignment", repr(name), f"one of {', '.join(NAMES)}")
+    return importlib.import_module(f"{__name__}.{name}").ASSIGNMENT
+
+
+def part(name: str) -> Task | Hunt:
+    """The code task or bug hunt of that name, such as "hw01.hunt".
+
+    Raises: TypeError if `name` is no string; ValueError if nothing is called so.
+    """
+    if not isinstance(name, str):
+        raise complain(TypeError, "name", type(name).__name__, "the name of a task")
+    home = name.partition(".")[0]
+    parts = {each.name: each for each in assignment(home).coded} if home in NAMES else {}
+    if name not in parts:
+        known = list(parts) or [f"{each}.hunt" for each in NAMES]
+        near = difflib.get_close_matches(name, known, n=3) or known[:3]
+        raise complain(ValueError, "name", repr(name), f"a task, such as {', '.join(near)}")
+    return parts[name]

@@ -1,0 +1,149 @@
+"""The homework's commands: `python -m tested_transformer.homework grade` and `self-check`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from .assignments import NAMES, assignment
+from .finding import Submission
+from .grading import FAILED, grade
+from .jail import JailError, JailMissing, Limits
+from .marking import mark
+from .marks import Marks
+from .reading import defines, read_submission
+from .reports import write_reports
+from .results import NOT_MARKED, total
+from .manual import read_manual
+from .tasks import Assignment, Hunt
+
+BARE = "--without-jail-for-my-own-code"
+SIGNS = {"right": "✓", "not written": "·"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 2 and a sentence for bad input, 130 if interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except JailMissing as error:
+        print(f"{error}\nOnly for code that you wrote yourself: {BARE}.", file=sys.stderr)
+    except (JailError, OSError, ValueError) as error:
+        print(f"homework: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\nStopped. What is marked stays marked: the same command goes on.", file=sys.stderr)
+        return 130
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tested_transformer.homework", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    one = commands.add_parser("self-check", help="check every task of a notebook of your own")
+    one.add_argument("notebook", type=Path, metavar="FILE.ipynb")
+    one.add_argument("--assignment", type=_name, metavar="NN", help="default: by what it defines")
+    one.set_defaults(run=_self_check)
+    many = commands.add_parser("grade", help="mark a folder or zip of notebooks")
+    many.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder or a zip")
+    many.add_argument("--assignment", type=_name, required=True, metavar="NN", help=", ".join(NAMES))
+    many.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
+    many.add_argument("--manual", type=Path, metavar="FILE",
+                      help="points given by hand: a table (.csv) or nbgrader's gradebook (.db)")  # fmt: skip
+    many.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N",
+                      help="submissions at a time (default: one for each processor)")  # fmt: skip
+    many.add_argument("--seed", type=int, metavar="S", help="of the inputs (default: drawn once)")
+    many.add_argument("--seconds", type=float, default=Limits.wall_seconds, metavar="T",
+                      help="that one task may take (default: %(default)g)")  # fmt: skip
+    many.add_argument(BARE, action="store_true", dest="bare",
+                      help="DANGEROUS: run the notebooks as you, able to read, change and send away "
+                      "all that you can; never for what others wrote")  # fmt: skip
+    many.set_defaults(run=_grade)
+    return parser
+
+
+def _name(word: str) -> str:
+    """The name of an assignment from how people write it: 3, 03, hw03, project."""
+    name = f"hw{int(word):02}" if word.isdigit() else word.lower()
+    if name not in NAMES:
+        raise argparse.ArgumentTypeError(f"{word!r}: expected one of {', '.join(NAMES)}")
+    return name
+
+
+# ------------------------------------------------------------------------------------------- grade
+
+
+def _grade(options: argparse.Namespace) -> int:
+    homework = assignment(options.assignment)
+    if options.bare:
+        print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
+    marks = grade(
+        options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
+        limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,
+    )  # fmt: skip
+    manual = NOT_MARKED
+    if options.manual:
+        manual = read_manual(options.manual, homework, [one.id for one in marks])
+    for line in write_reports(options.out, homework, marks, manual):
+        print(line)
+    flags = Counter(flag for one in marks for flag in one.every_flag())
+    print(f"{len(marks)} submissions, {sum(FAILED in one.flags for one in marks)} of them not marked"
+          f"{''.join(f'{chr(10)}  {n} x {flag}' for flag, n in sorted(flags.items()))}")  # fmt: skip
+    return 1 if any(FAILED in one.flags for one in marks) else 0
+
+
+# -------------------------------------------------------------------------------------- self-check
+
+
+def _self_check(options: argparse.Namespace) -> int:
+    if not options.notebook.is_file():
+        raise FileNotFoundError(f"there is no notebook {options.notebook}")
+    homework = assignment(options.assignment) if options.assignment else _guess(options.notebook)
+    submission = Submission("yours", options.notebook.resolve())
+    marks = mark(submission, homework, seed=0, without_jail_for_my_own_code=True)
+    print(self_check_report(homework, marks))
+    return 0
+
+
+def _guess(notebook: Path) -> Assignment:
+    """The assignment of which a notebook defines most functions.
+
+    Raises: ValueError if it defines none of any.
+    """
+    source = read_submission(notebook)
+    counts = {}
+    for name in NAMES:
+        homework = assignment(name)
+        counts[name] = sum(defines(source, part.function) for part in homework.coded)
+    best = max(counts, key=counts.__getitem__)
+    if not counts[best]:
+        why = source.sentence or "It defines no function of any assignment."
+        raise ValueError(f"{notebook}: {why} Name the assignment: --assignment NN.")
+    return assignment(best)
+
+
+def self_check_report(homework: Assignment, marks: Marks) -> str:
+    """What a student sees: a line for each part, and the diagnosis where something is wrong."""
+    lines = [f"{homework.name}: {homework.title}", *(f"  note: {note}" for note in marks.notes)]
+    for part in homework.parts:
+        if part.name not in marks.parts:
+            there = "written" if marks.written.get(part.name) else "not found"
+            lines.append(f"  · {part.name:24} {part.points:5g} points, marked by a person: {there}")
+            continue
+        found = marks.parts[part.name]
+        sign = SIGNS.get(found.verdict, "✗")
+        lines.append(f"  {sign} {part.name:24} {found.points:5g} of {found.of:g}  {found.verdict}")
+        said = {"check": found.check, "why": found.why, "case": found.case, "expected": found.expected,
+                "got": found.got, "looks like": " ".join(filter(None, [found.mistake and f"{found.mistake}:", found.cause])),
+                "one that gets away": found.hint, "flags": ", ".join(found.flags)}  # fmt: skip
+        lines += [f"      {name}: {text}" for name, text in said.items() if text]
+        if isinstance(part, Hunt):
+            lines.append(f"      {len(found.caught)} of {len(part.mutants)} wrong implementations caught")
+    of = sum(part.points for part in homework.coded)
+    return "\n".join([*lines, f"{total(homework, marks, NOT_MARKED):g} of {of} points that need no person"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Mark one submission: every part in a jail of its own, judged by the same Spec as in the notebook."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..specs.judge import Spec, Verdict, as_array, describe, judge
+from .finding import Submission
+from .forbidden import uses
+from .jail import Limits
+from .marks import Marks, PartMarks
+from .reading import Source, defined_names, defines, read_submission
+from .session import Ended, Remote, Session
+from .slicing import is_stub, needed_for
+from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
+
+SLOW_SECONDS = 2.0  # of waiting for a task's answers, which take a right function about a tenth of it
+
+
+def mark(
+    submission: Submission,
+    assignment: Assignment,
+    *,
+    seed: int,
+    limits: Limits | None = None,
+    without_jail_for_my_own_code: bool = False,
+    key: str = "",
+) -> Marks:
+    """The marks of one submission; nothing that it holds or does is raised.
+
+    Raises: JailError if the jail fails.
+    """
+    source = read_submission(submission)
+    open_session = partial(
+        Session,
+        limits=limits,
+        without_jail_for_my_own_code=without_jail_for_my_own_code,
+    )
+    parts = {p.name: mark_part(p, source, seed, open_session) for p in assignment.coded}
+    lost = ("cell left out",) if source.problems else ()
+    flag = (source.flag,) if source.flag else ()
+    return Marks(
+        id=submission.id,
+        assignment=assignment.name,
+        digest=submission.digest,
+        flags=(*flag, *lost),
+        notes=tuple(_notes(source, assignment)),
+        parts=parts,
+        written={w.name: source.answers[w.name] for w in assignment.written
+                 if w.name in source.answers},
+        key=key,
+    )  # fmt: skip
+
+
+def _notes(source: Source, assignment: Assignment) -> list[str]:
+    """Sentences about the file: what could not be read, and names that are nearly right."""
+    notes = [source.sentence] if source.sentence else []
+    notes += [f"Cell {p.cell} was left out: {p.message}." for p in source.problems]
+    if not source.code:
+        return notes
+    wanted = {part.function for part in assignment.coded}
+    for name in sorted(wanted):
+        if not defines(source, name):
+            near = difflib.get_close_matches(name, defined_names(source) - wanted, n=1, cutoff=0.7)
+            hint = f" Was `{near[0]}` meant?" if near else ""
+            notes.append(f"The notebook defines no `{name}`.{hint}")
+    return notes
+
+
+# ------------------------------------------------------------------------------------------- a part
+
+
+def mark_part(
+    part: Task | Hunt, source: Source, seed: int, open_session: Callable[..., Session]
+) -> PartMarks:
+    """The marks of one code task or bug hunt."""
+    none = partial(PartMarks, points=0.0, of=part.points)
+    if not defines(source, part.function):
+        return none(verdict="not written", flags=("missing function",) if source.code else ())
+    if is_stub(source.code, part.function):
+        return none(verdict="not written")
+    code = needed_for(source.code, part.function)
+    forbidden = getattr(part, "forbidden", ())
+    if used := [name for name in forbidden if uses(Source(code), name)]:
+        return none(verdict="forbidden", flags=("forbidden",), got=f"`{used[0]}`")
+    try:
+        with open_session(code, forbidden=forbidden) as session:
+            before = session.seconds
+            given = (part, session, seed)
+            marks = _mark_hunt(*given) if isinstance(part, Hunt) else _mark_task(*given)
+            slow = ("slow",) if session.seconds - before > SLOW_SECONDS else ()
+            flags = dict.fromkeys((*marks.flags, *session.flags, *slow))
+            return PartMarks(**{**vars(marks), "flags": tuple(flags)})
+    except Ended as end:
+        if end.flag == "forbidden":
+            return none(verdict="forbidden", flags=("forbidden",), got=end.text)
+        return none(verdict="stopped", flags=(end.flag,), got=end.text)
+    except Exception as error:  # the definitions themselves raised, before any call
+        text = f"{type(error).__name__}: {error}"
+        why = "The cells that define this function raised an exception."
+        return none(verdict="wrong", flags=("raised",), check="the definitions run", why=why, got=text)
+
+
+def _mark_task(task: Task, session: Session, seed: int) -> PartMarks:
+    remote = Remote(session, task.function)
+    verdict = judge(task.spec, remote, seed=seed)
+    if verdict.unwritten:
+        return PartMarks(0.0, task.points, "not written")
+    changing = ("not deterministic",) if _changes(task.spec, remote, seed) else ()
+    if verdict.passed:
+        return PartMarks(float(task.points), task.points, "right", changing)
+    return PartMarks(0.0, task.points, "wrong", changing, **explain(verdict))
+
+
+def explain(verdict: Verdict) -> dict[str, Any]:
+    """What a failed verdict says, in words."""
+    mistake = verdict.mistake
+    return {
+        "check": verdict.failed,
+        "why": verdict.why,
+        "case": describe(verdict.case),
+        "expected": verdict.problem.expected,
+        "got": verdict.problem.got,
+        "mistake": mistake.name if mistake else "",
+        "cause": mistake.cause if mistake else "",
+    }
+
+
+def _changes(spec: Spec, remote: Remote, seed: int) -> bool:
+    """Does the function answer the same case in two ways?"""
+    case = spec.cases(seed)[0]
+    answers = []
+    for _ in range(2):
+        given = case.tensors()
+        try:
+            placed = [given.pop(name) for name in spec.required]
+            named = {name: a for name, a in given.items() if a is not None}
+            answers.append(as_array(spec.read(remote(*placed, **named), case.tensors())))
+        except Exception as error:  # the verdict has it already
+            answers.append(np.array(type(error).__name__))
+    return not np.array_equal(*answers, equal_nan=answers[0].dtype.kind == "f")
+
+
+def _mark_hunt(hunt: Hunt, session: Session, seed: int) -> PartMarks:
+    def test(implementation: Any) -> Any:
+        return session.call(hunt.function, [session.serve(implementation)], {})[0]
+
+    return hunt_marks(judge_hunt(hunt, test, seed=seed))
+
+
+def hunt_marks(verdict: HuntVerdict) -> PartMarks:
+    """What a bug hunt brought, in words."""
+    done = "right" if verdict else "wrong"
+    hint = verdict.missed[0].symptom if verdict.missed else ""
+    why = "A right implementation was refused." if verdict.refused else ""
+    if verdict.missed and verdict.returned and not why:
+        why = "The test returns a value, which nobody looks at: assert what must hold."
+    return PartMarks(
+        verdict.points, verdict.hunt.points, done, why=why, got=verdict.refused, hint=hint,
+        caught=tuple(mutant.name for mutant in verdict.caught),
+        missed=tuple(mutant.name for mutant in verdict.missed),
+    )  # fmt: skip

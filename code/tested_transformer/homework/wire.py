@@ -1,0 +1,136 @@
+"""How tensors and plain values travel between the grader and a jail: frames of JSON and raw numbers.
+
+Used on both sides, and inside the jail without the rest of the package. What comes out of a jail is read
+as a stranger's bytes: no pickle, no file, no name that is looked up, and nothing larger than agreed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+LENGTHS = struct.Struct(">IQ")  # bytes of JSON, bytes of numbers
+MOST_JSON = 1 << 20
+MOST_NUMBERS = 1 << 24
+MOST_AXES = 16
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+
+
+class TooLarge(ValueError):
+    """A frame that holds more than agreed: it is not read."""
+
+
+class NotSendable(TypeError):
+    """A value that is neither a tensor nor plain."""
+
+
+def pack(value: Any) -> bytes:
+    """A frame: tensors, None, bools, numbers, strings, and lists, tuples and dicts of them.
+
+    Raises: NotSendable for anything else; TooLarge if it is larger than a frame may be.
+    """
+    numbers: list[bytes] = []
+    text = json.dumps(_to_json(value, numbers)).encode()
+    size = sum(map(len, numbers))
+    if len(text) > MOST_JSON or size > MOST_NUMBERS:
+        raise TooLarge(f"{len(text)} bytes of text and {size} of numbers")
+    return b"".join([LENGTHS.pack(len(text), size), text, *numbers])
+
+
+def _to_json(value: Any, numbers: list[bytes]) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is list:
+        return [_to_json(item, numbers) for item in value]
+    if type(value) is tuple:
+        return {"tuple": [_to_json(item, numbers) for item in value]}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _to_json(item, numbers) for key, item in value.items()}}
+    if isinstance(value, Tensor):
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass may answer anything
+            return _tensor_to_json(value.detach(), numbers)
+    raise NotSendable(f"a {type(value).__name__}")
+
+
+def _tensor_to_json(tensor: Tensor, numbers: list[bytes]) -> dict[str, Any]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise NotSendable(f"a {dtype} tensor, {tensor.layout}, on {tensor.device}")
+    if tensor.numel() * tensor.itemsize > MOST_NUMBERS:
+        raise TooLarge(f"{tensor.numel() * tensor.itemsize} bytes of numbers")
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    numbers.append(flat.view(torch.uint8).numpy().tobytes())
+    return {"tensor": [dtype, list(tensor.shape)]}
+
+
+def read(stream: BinaryIO, most: int = MOST_NUMBERS) -> Any:
+    """The value of the next frame, never trusting a size that it claims.
+
+    Raises: EOFError at the end of the stream; TooLarge if the frame holds more than `most` bytes of
+        numbers; ValueError if it is garbled.
+    """
+    json_size, size = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
+    if json_size > MOST_JSON or size > most:
+        raise TooLarge(f"a frame of {json_size} and {size} bytes")
+    text, numbers = _exactly(stream, json_size), memoryview(_exactly(stream, size))
+    try:
+        value, rest = _from_json(json.loads(text), numbers)
+    except (TypeError, KeyError, RecursionError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"a garbled frame: {error}") from None
+    if len(rest):
+        raise ValueError(f"a frame with {len(rest)} bytes too many")
+    return value
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytearray:
+    parts = bytearray()
+    while len(parts) < count:
+        part = stream.read(count - len(parts))
+        if not part:
+            raise EOFError("the stream has ended")
+        parts += part
+    return parts
+
+
+def _from_json(said: Any, numbers: memoryview) -> tuple[Any, memoryview]:
+    """A value, and the bytes of numbers that it leaves."""
+    if isinstance(said, list):
+        values = []
+        for item in said:
+            value, numbers = _from_json(item, numbers)
+            values.append(value)
+        return values, numbers
+    if not isinstance(said, dict):
+        return said, numbers
+    (kind, inside), *others = said.items()
+    if others or kind not in ("tensor", "tuple", "dict"):
+        raise ValueError("a garbled frame: no such kind of value")
+    if kind == "tensor":
+        return _tensor_from_json(*inside, numbers)
+    keys, items = (None, inside) if kind == "tuple" else (list(inside), list(inside.values()))
+    values, numbers = _from_json(items, numbers)
+    return (tuple(values) if keys is None else dict(zip(keys, values, strict=True))), numbers
+
+
+def _tensor_from_json(name: str, shape: list, numbers: memoryview) -> tuple[Tensor, memoryview]:
+    if not all(type(n) is int and 0 <= n < 1 << 31 for n in shape) or len(shape) > MOST_AXES:
+        raise ValueError("a garbled frame: no such shape")
+    dtype = DTYPES[name]
+    size = math.prod(shape) * dtype.itemsize
+    if size > len(numbers):
+        raise ValueError(f"a frame that promises {size} bytes and holds {len(numbers)}")
+    if size == 0:
+        return torch.empty(shape, dtype=dtype), numbers
+    tensor = torch.frombuffer(bytearray(numbers[:size]), dtype=dtype)
+    return tensor.reshape(shape), numbers[size:]
