@@ -1,0 +1,251 @@
+"""The pages that an instructor reads: the answers in words to mark, and how the class did."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+
+from .feedback import OF_FILE, OF_PART
+from .marks import Marks
+from .page import bar, code, count, of_points, page, points, prose, said, table
+from .results import (
+    NOT_MARKED,
+    Manual,
+    every_flag,
+    file_stem,
+    is_complete,
+    points_of,
+    total,
+)
+from .tasks import Assignment, Hunt, Written
+
+VERDICTS = ("right", "wrong", "not written", "stopped", "forbidden")
+MOST_COLUMNS = 12
+
+
+# ------------------------------------------------------------------------------------ answers in words
+
+
+def written_page(assignment: Assignment, marks: Sequence[Marks]) -> str:
+    """All answers in words, question by question, with the rubric beside them.
+
+    An answer is shown as it was typed. Each has an anchor: the part's name, then `file_stem` of the id.
+    """
+    title = f"{assignment.name}: answers in words"
+    marks = sorted(marks, key=lambda one: one.id)
+    body = [f"<h1>{said(title)}</h1>", f"<p>{count(len(marks), 'submission')}.</p>"]
+    if marks and assignment.written:
+        body += ["<h2>Submissions</h2>", _index(assignment, marks)]
+    body += [_question(part, marks) for part in assignment.written]
+    return page(title, "\n".join(body), broad=True)
+
+
+def _anchor(part: Written, one: Marks) -> str:
+    return said(f"{part.name}--{file_stem(one.id)}")
+
+
+def _index(assignment: Assignment, marks: Sequence[Marks]) -> str:
+    """Links from each id to its answers."""
+    rows = [[said(one.id), *(_link(part, one) for part in assignment.written)] for one in marks]
+    return table("Where the answers are", ["id", *(part.name for part in assignment.written)], rows)
+
+
+def _id(name: str) -> str:
+    """An id as HTML: it may break anywhere, being as long as its author likes."""
+    return f'<span class="id">{said(name)}</span>'
+
+
+def _link(part: Written, one: Marks) -> str:
+    if not one.written.get(part.name, "").strip():
+        return '<span class="soft">no answer</span>'
+    label = said(f"{part.name} of {one.id}")
+    return f'<a href="#{_anchor(part, one)}" aria-label="{label}">answer</a>'
+
+
+def _question(part: Written, marks: Sequence[Marks]) -> str:
+    answers = "\n".join(_answer(part, one) for one in marks)
+    return f"""<h2>{code(part.name)}</h2>
+<p class="soft">{said(part.kind.capitalize())} · {count(part.points, "point")}</p>
+<div class="question">
+<aside class="rubric" aria-label="Rubric of {said(part.name)}"><div>
+<h3>Rubric</h3>
+<p class="lines">{prose(part.rubric)}</p>
+</div></aside>
+<div>
+{answers}
+</div>
+</div>"""
+
+
+def _answer(part: Written, one: Marks) -> str:
+    text = one.written.get(part.name, "").strip("\n")
+    shown = f'<pre dir="auto">\n{said(text)}</pre>'  # HTML drops the first end of line
+    if not text.strip():
+        shown = '<p class="soft">No answer was found in the notebook.</p>'
+    return f'<article class="answer" id="{_anchor(part, one)}">\n<h4>{said(one.id)}</h4>\n{shown}\n</article>'
+
+
+# ------------------------------------------------------------------------------------- how the class did
+
+
+def class_summary(
+    assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
+) -> str:
+    """How a class did: totals, verdicts by part, famous mistakes, mutants that got away, flags."""
+    title = f"{assignment.name}: {assignment.title}"
+    marks = sorted(marks, key=lambda one: one.id)
+    body = [f"<h1>{said(title)}</h1>", f"<p>{count(len(marks), 'submission')}.</p>"]
+    if marks:
+        sections = (
+            ("Totals", _totals), ("Code, part by part", _verdicts), ("Answers in words", _marked),
+            ("Mistakes", _mistakes), ("What got away from the bug hunts", _got_away),
+            ("Flags", _flags),
+        )  # fmt: skip
+        body += [f"<h2>{name}</h2>\n{make(assignment, marks, manual)}" for name, make in sections]
+    return page(f"{title} · the class", "\n".join(body))
+
+
+Section = Callable[[Assignment, Sequence[Marks], Manual], str]
+
+
+def _totals(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """A histogram over what can be reached with the parts that are marked for anybody."""
+    totals = [total(assignment, one, manual) for one in marks]
+    most = sum(
+        part.points
+        for part in assignment.parts
+        if any(points_of(part, one, manual) is not None for one in marks)
+    )
+    whole = sum(is_complete(assignment, one, manual) for one in marks)
+    rest = "" if whole == len(marks) else " Elsewhere answers in words are not marked yet."
+    return (
+        f"<p>Mean {points(mean(totals))}, median {points(median(totals))} of {count(most, 'point')}. "
+        f"{whole} of {len(marks)} complete.{rest}</p>\n{histogram(totals, most)}"
+    )
+
+
+def histogram(totals: Sequence[float], most: float) -> str:
+    """How many totals lie in each range, as SVG; ranges hold their lower end, the last one both ends."""
+    step = max(1, math.ceil(most / MOST_COLUMNS))
+    ranges = max(1, math.ceil(most / step))
+    found = Counter(min(int(one / step), ranges - 1) for one in totals)
+    counts = [found[number] for number in range(ranges)]
+    wide, tall, base, left = 324 / ranges, 130 / max(1, *counts), 150, 8
+    drawn = []
+    for number, high in enumerate(counts):
+        x = left + number * wide
+        drawn.append(f'<text x="{x:.1f}" y="{base + 14}">{number * step}</text>')
+        if high:
+            drawn.append(
+                f'<rect class="column" x="{x + 1.5:.1f}" y="{base - high * tall:.1f}" '
+                f'width="{wide - 3:.1f}" height="{high * tall:.1f}"/>'
+                f'<text x="{x + wide / 2:.1f}" y="{base - high * tall - 4:.1f}">{high}</text>'
+            )
+    words = ", ".join(f"{number * step} to {(number + 1) * step}: {high}"
+                      for number, high in enumerate(counts) if high)  # fmt: skip
+    return (
+        f'<svg viewBox="0 0 340 186" role="img" aria-label="Submissions by total. {words}">\n'
+        + "\n".join(drawn)
+        + f'\n<text x="{left + ranges * wide:.1f}" y="{base + 14}">{ranges * step}</text>'
+        f'\n<line x1="{left}" y1="{base}" x2="{left + ranges * wide:.1f}" y2="{base}"/>'
+        '\n<text x="170" y="182">points</text>\n</svg>'
+    )
+
+
+def _verdicts(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """How many were right, wrong and so on; what was not read at all has no verdict."""
+    rows = []
+    for part in assignment.coded:
+        found = Counter(one.parts[part.name].verdict for one in marks if part.name in one.parts)
+        missing = len(marks) - sum(found[verdict] for verdict in VERDICTS)
+        reached = mean(points_of(part, one, manual) or 0 for one in marks)
+        shares = [str(found[verdict]) for verdict in VERDICTS]
+        rows.append([code(part.name), of_points(reached, part.points), *shares, str(missing)])
+    header = ["Part", "Mean points", *(f"#{verdict}" for verdict in VERDICTS), "#no verdict"]
+    return table("Submissions by verdict", header, rows)
+
+
+def _marked(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    rows = []
+    for part in assignment.written:
+        reached = [points_of(part, one, manual) for one in marks]
+        marked = [one for one in reached if one is not None]
+        average = mean(marked) if marked else None
+        answered = sum(bool(one.written.get(part.name, "").strip()) for one in marks)
+        of = of_points(average, part.points)
+        rows.append([code(part.name), of, str(answered), str(len(marked))])
+    header = ["Part", "Mean points", "#answered", "#marked"]
+    return table("Answers that a person marks", header, rows) if rows else "<p>None.</p>"
+
+
+def _mistakes(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """The famous mistakes that explain wrong answers, most frequent first."""
+    found = [
+        (got.mistake, got.cause, part.name)
+        for part in assignment.coded
+        if not isinstance(part, Hunt)
+        for one in marks
+        if (got := one.parts.get(part.name)) and got.verdict == "wrong"
+    ]
+    made = Counter(mistake for mistake in found if mistake[0])
+    rows = [
+        [_named(name, cause, part), f"{often}{bar(often / max(made.values()))}"]
+        for (name, cause, part), often in _by_count(made)
+    ]
+    caption = "Famous mistakes, by how many made them"
+    shown = table(caption, ["Mistake", "Submissions"], rows) if rows else ""
+    return f"{shown}\n<p>Wrong in another way: {len(found) - made.total()}.</p>"
+
+
+def _named(name: str, sentence: str, part: str = "") -> str:
+    """A name, the part that it is about, and what there is to say of it."""
+    of_part = f' <span class="soft">{code(part)}</span>' if part else ""
+    said_of = f'<span class="say">{prose(sentence)}</span>' if sentence else ""
+    return said(name) + of_part + said_of
+
+
+def _by_count(made: Counter[tuple[str, ...]]) -> list[tuple[tuple[str, ...], int]]:
+    """Most frequent first, then by name: the same page from the same marks in any order."""
+    return sorted(made.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _got_away(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """The mutants that tests missed, most frequent first."""
+    hunts = [part for part in assignment.coded if isinstance(part, Hunt)]
+    symptoms = {(m.name, hunt.name): m.symptom for hunt in hunts for m in hunt.mutants}
+    ran = [
+        (got, hunt.name)
+        for hunt in hunts
+        for one in marks
+        if (got := one.parts.get(hunt.name)) and (got.caught or got.missed)
+    ]
+    tests = Counter(hunt for _, hunt in ran)
+    missed = Counter((name, hunt) for got, hunt in ran for name in got.missed)
+    rows = []
+    for (name, hunt), often in _by_count(missed):
+        of = f"{often} of {tests[hunt]}{bar(often / tests[hunt])}"
+        rows.append([_named(name, symptoms.get((name, hunt), ""), hunt), of])
+    caption = "Wrong implementations, by how many tests let them pass"
+    return table(caption, ["Mistake", "Tests"], rows) if rows else "<p>Nothing.</p>"
+
+
+def _flags(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """Every flag with the ids that have it."""
+    found: dict[str, list[str]] = {}
+    for one in marks:
+        for flag in dict.fromkeys(every_flag(assignment, one, manual)):
+            found.setdefault(flag, []).append(one.id)
+    rows = [
+        [_named(flag, _meaning(flag)), f"{len(ids)}: {', '.join(map(_id, ids))}"]
+        for flag, ids in sorted(found.items())
+    ]
+    caption = "Flags, and the submissions that have them"
+    return table(caption, ["Flag", "Submissions"], rows) if rows else "<p>None.</p>"
+
+
+def _meaning(flag: str) -> str:
+    """What a flag means, as the student reads it; nothing for an unknown one."""
+    _, separator, of_part = flag.partition(": ")
+    return OF_PART.get(of_part, "") if separator else OF_FILE.get(flag, "")

@@ -1,0 +1,131 @@
+"""What comes of the marks: the table of grades, and the empty table for marks by hand.
+
+The tables are CSV for spreadsheet programs. They begin with a byte order mark, without which Excel
+reads UTF-8 in the system's old code page; LibreOffice and pandas pass over it. Lines end in CR LF (RFC 4180), and every text is quoted, since a spreadsheet that separates cells by
+semicolons would otherwise cut a text at its own. Text that would be taken for a formula gets an
+apostrophe in front.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .marks import Marks
+from .tasks import Assignment, Hunt, Task, Written
+
+# What makes a spreadsheet compute a text, in Japanese locales in full width too. A text that looks
+# guarded is guarded again: no two texts become the same cell.
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+
+
+@dataclass(frozen=True)
+class Manual:
+    """Points that a person gave, by the submission's id and then by the part's name."""
+
+    points: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def of(self, marks: Marks) -> Mapping[str, float]:
+        """The points of one submission, by part."""
+        return self.points.get(marks.id, {})
+
+
+NOT_MARKED = Manual()
+
+
+# --------------------------------------------------------------------------------------------- points
+
+
+def points_of(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> float | None:
+    """A person's points for a part, else the grader's; None for words that nobody has marked yet."""
+    by_hand = manual.of(marks).get(part.name)
+    if by_hand is not None:
+        return by_hand
+    if isinstance(part, Written):
+        return None
+    return marks.parts[part.name].points if part.name in marks.parts else 0.0
+
+
+def total(assignment: Assignment, marks: Marks, manual: Manual) -> float:
+    """The sum of the points that there are."""
+    return round(sum(points_of(part, marks, manual) or 0 for part in assignment.parts), 2)
+
+
+def is_complete(assignment: Assignment, marks: Marks, manual: Manual) -> bool:
+    """Whether every answer in words is marked."""
+    return all(points_of(part, marks, manual) is not None for part in assignment.parts)
+
+
+def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[str, ...]:
+    """The flags of the marks, and "by hand" for each code part whose points a person replaced."""
+    replaced = [part.name for part in assignment.coded if part.name in manual.of(marks)]
+    return (*marks.every_flag(), *(f"{name}: by hand" for name in replaced))
+
+
+def plain_number(number: float | None) -> int | float | None:
+    """Points as people write them: 2, not 2.0; 1.33, not 1.3333."""
+    if number is None:
+        return None
+    return int(number) if number == int(number) else round(number, 2)
+
+
+# --------------------------------------------------------------------------------------------- tables
+
+
+def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED) -> str:
+    """One line for each submission: points by part in the notebook's order, total, and flags.
+
+    An answer in words that nobody has marked yet is empty, and counts nothing in the total.
+    """
+    parts = [part.name for part in assignment.parts]
+    rows: list[list[object]] = [["id", *parts, "total", "out_of", "complete", "flags"]]
+    for one in sorted(marks, key=lambda one: one.id):
+        rows.append([
+            one.id,
+            *(plain_number(points_of(part, one, manual)) for part in assignment.parts),
+            plain_number(total(assignment, one, manual)),
+            assignment.points,
+            "yes" if is_complete(assignment, one, manual) else "no",
+            "; ".join(every_flag(assignment, one, manual)),
+        ])  # fmt: skip
+    return as_csv(rows)
+
+
+def written_csv(assignment: Assignment, marks: Sequence[Marks]) -> str:
+    """The table to fill in by hand: one line for each submission, one column for each answer in words."""
+    parts = [part.name for part in assignment.written]
+    ids = sorted(one.id for one in marks)
+    return as_csv([["id", *parts], *([one, *([None] * len(parts))] for one in ids)])
+
+
+def as_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV that a spreadsheet program opens rightly and computes nothing of."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+    for row in rows:
+        writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
+    return "\ufeff" + stream.getvalue()
+
+
+def guarded(text: str) -> str:
+    """The text, with an apostrophe in front if a spreadsheet program would compute it."""
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+# ----------------------------------------------------------------------------------------- file names
+
+
+def file_stem(submission: str) -> str:
+    """A file name for any id, without extension: always the same, and no other id's on any file system.
+
+    Letters of the id are kept for people, in lower case; a hash of all of it tells ids apart.
+    """
+    plain = unicodedata.normalize("NFKD", submission).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-")
+    digest = hashlib.sha256(submission.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{words or 'submission'}-{digest}"

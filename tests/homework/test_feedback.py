@@ -1,0 +1,398 @@
+"""The pages: all that a student needs and nothing that is another's; whatever was typed stays text."""
+
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from example_marks import (
+    ASSIGNMENT,
+    BY_HAND,
+    CLASS,
+    FOUND,
+    HOSTILE,
+    HUNT,
+    MUTANTS,
+    REFUSED,
+    RIGHT,
+    ROWS,
+    RUBRIC,
+    TWO_CAUGHT,
+    WHY,
+    WRONG_AXIS,
+    marks,
+    stopped,
+)  # fmt: skip
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tested_transformer.homework.class_pages import class_summary, histogram, written_page
+from tested_transformer.homework.feedback import OF_FILE, OF_PART, VERDICTS, feedback_page
+from tested_transformer.homework.marks import PartMarks
+from tested_transformer.homework.page import page_name, prose, without_paths
+from tested_transformer.homework.results import Manual
+
+VOID = {"meta", "link", "br", "wbr"}
+BY_ID = {one.id: one for one in CLASS}
+
+
+class Page(HTMLParser):
+    """What a browser sees: text, tags and attributes; unbalanced tags are an error."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.text, self.tags, self.found, self.open = "", [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(self.text.replace("\u00a0", " ").split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.found += [(name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.found += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data if self.open[-1:] in (["code"], ["b"], ["pre"]) else f" {data} "
+
+
+def seen(text: str) -> str:
+    return Page(text).text
+
+
+EVERY_PAGE = {
+    **{f"feedback {one.id}": feedback_page(ASSIGNMENT, one, BY_HAND) for one in CLASS},
+    "written": written_page(ASSIGNMENT, CLASS),
+    "class": class_summary(ASSIGNMENT, CLASS, BY_HAND),
+    "written, nobody": written_page(ASSIGNMENT, []),
+    "class, nobody": class_summary(ASSIGNMENT, []),
+}
+each_page = pytest.mark.parametrize("text", EVERY_PAGE.values(), ids=EVERY_PAGE)
+
+
+# ------------------------------------------------------------------------------------- every page
+
+
+@each_page
+def test_a_page_is_whole_in_itself(text):
+    page = Page(text)
+    assert page.tags[:2] == ["html", "head"]
+    assert ("lang", "en") in page.found
+    assert page.tags.count("title") == page.tags.count("h1") == page.tags.count("main") == 1
+    assert not {"script", "img", "iframe", "object", "base", "form"} & set(page.tags)
+    assert not [name for name, _ in page.found if name.startswith("on") or name == "src"]
+    links = [value for name, value in page.found if name == "href"]
+    assert all(value == "data:," or value.startswith("#") for value in links)
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+@each_page
+def test_headings_tables_and_anchors(text):
+    page = Page(text)
+    levels = [int(tag[1]) for tag in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.tags.count("caption") == page.tags.count("thead") == page.tags.count("table")
+    ids = [value for name, value in page.found if name == "id"]
+    assert len(set(ids)) == len(ids)
+    targets = {value[1:] for name, value in page.found if name == "href" and value[0] == "#"}
+    assert targets <= set(ids)
+
+
+@each_page
+def test_nothing_of_the_run_is_on_a_page(text):
+    for secret in ("d1ge57", "5eed"):
+        assert secret not in text
+
+
+def hostile():
+    """Marks in which every text that is not ours tries to break out of the page."""
+    part = PartMarks(
+        0.0, 4, HOSTILE, (HOSTILE,), HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE,
+        (HOSTILE,), (HOSTILE, "x"), HOSTILE,
+    )  # fmt: skip
+    wrong = replace(part, verdict="wrong")
+    return marks(
+        HOSTILE,
+        flags=(HOSTILE,),
+        notes=(HOSTILE,),
+        parts={**RIGHT, ROWS: wrong, HUNT.name: part},
+        written={WHY: HOSTILE, FOUND: HOSTILE},
+    )
+
+
+@pytest.mark.parametrize("make", [feedback_page, written_page, class_summary])
+def test_what_is_typed_stays_text(make):
+    one = hostile()
+    page = Page(make(ASSIGNMENT, one if make is feedback_page else [one, CLASS[0]]))
+    assert not {"script", "img"} & set(page.tags)
+    assert not [name for name, _ in page.found if name.startswith("on")]
+    assert '<script>alert("1")</script>' in page.text
+    assert page.tags.count("style") == page.tags.count("main") == 1
+
+
+@given(st.text(st.characters()))
+def test_any_text_is_shown(text):
+    shown = prose(text)
+    shown.encode("utf-8")
+    tags = re.findall("<[^>]*>", shown)
+    assert set(tags) <= {"<code>", "</code>"}
+    assert Page(f"<p>{shown}</p>").tags[0] == "p"
+
+
+# ----------------------------------------------------------------------------------- one student's
+
+
+def test_a_student_reads_why_a_point_was_lost():
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s02"]))
+    assert "hw09: Scores & weights" in text
+    assert "4.67 of 15 points so far; a person has yet to mark 5 points" in text
+    for words in (
+        WRONG_AXIS.check, WRONG_AXIS.why, WRONG_AXIS.case, WRONG_AXIS.expected, WRONG_AXIS.got,
+        f"{WRONG_AXIS.mistake} : {WRONG_AXIS.cause}", "Not right yet", "0 / 4", "2 / 2",
+    ):  # fmt: skip
+        assert words in text
+    assert "Experiment · 2 points Marked by a person, not yet No answer of yours was found" in text
+
+
+def test_a_hunter_learns_how_many_and_one_symptom_but_no_name():
+    text = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: TWO_CAUGHT})))
+    assert "Your test caught 2 of 3 wrong implementations. One that got away: Rows sum" in text
+    for mutant in MUTANTS:
+        assert mutant.name not in text
+    refused = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: REFUSED})))
+    assert "A right implementation was refused. Got AssertionError: off by 1e-17" in refused
+    assert "until then it brings no points" in refused
+    assert "One that got away" not in refused
+    assert "2 of 3 caught" not in refused
+
+
+def test_points_by_hand():
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s01"], BY_HAND))
+    assert "14.5 of 15 points Points" in text
+    assert "Explanation · 3 of 3 points Marked by a person hw09" in text
+    replaced = seen(feedback_page(ASSIGNMENT, BY_ID["s03"], BY_HAND))
+    assert "4 of 4 points" in replaced
+    assert OF_PART["by hand"] in replaced
+    none = Manual({"s02": {WHY: 0.0, FOUND: 0.0}})
+    assert "4.67 of 15 points Points" in seen(feedback_page(ASSIGNMENT, BY_ID["s02"], none))
+
+
+@pytest.mark.parametrize("flag", OF_PART)
+def test_a_flag_of_a_part_is_a_sentence(flag):
+    text = seen(feedback_page(ASSIGNMENT, marks("s01", parts={**RIGHT, ROWS: stopped(flag)})))
+    assert OF_PART[flag].replace("`", " ").split("  ")[0].strip()[:40] in text
+    assert OF_PART[flag][-1] in ".?"
+
+
+@pytest.mark.parametrize("flag", OF_FILE)
+def test_a_flag_of_the_file_is_a_sentence_said_once(flag):
+    text = seen(feedback_page(ASSIGNMENT, marks("s01", flags=(flag,), notes=(OF_FILE[flag],))))
+    assert text.count(OF_FILE[flag]) == 1
+
+
+def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
+    """The words are in the code that reads files: a new one must not be forgotten here."""
+    from tested_transformer.homework import finding, reading
+
+    given = set()
+    for module in (finding, reading):
+        with open(module.__file__, encoding="utf-8") as file:
+            given |= set(re.findall(r'Refused\(\s*"([^"]+)"', file.read()))
+    assert {"unreadable", "empty"} <= given <= set(OF_FILE)
+
+
+def test_an_unknown_flag_and_an_unknown_verdict_are_shown_as_they_are():
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s06/hw09"]))
+    assert OF_PART["slow"] in text
+    assert "new flag" in text
+    odd = marks("s01", flags=("odd file",), parts={**RIGHT, ROWS: PartMarks(0.0, 4, "odd verdict")})
+    assert "odd file" in seen(feedback_page(ASSIGNMENT, odd))
+    assert "odd verdict" in seen(feedback_page(ASSIGNMENT, odd))
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_has_words(verdict):
+    part = PartMarks(0.0, 4, verdict)
+    text = seen(feedback_page(ASSIGNMENT, marks("s01", parts={**RIGHT, ROWS: part})))
+    assert text.count(VERDICTS[verdict][1]) == (2 if verdict != "right" else 6)
+
+
+def test_a_file_that_could_not_be_read():
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s04"]))
+    assert "The file is no JSON." in text
+    assert OF_FILE["not a notebook"] in text
+    assert text.count("Not looked at") == 6
+
+
+PATHS = [
+    "/srv/course/run.json", "/jail/inputs/source.py", "~/course/points.csv", "C:\\course\\points.csv",
+    "D:/course/x", "/var/lib/", "/srv/name+with-dash.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_is_shown(path):
+    for before, after in (("", ""), ("open '", "'"), ("File ", ", line 3"), ("(", ")")):
+        assert without_paths(before + path + after) == f"{before}(a file){after}"
+    one = marks(
+        "s01",
+        notes=(path,),
+        parts={**RIGHT, ROWS: replace(WRONG_AXIS, got=f"FileNotFoundError: '{path}'", why=path)},
+    )
+    assert path not in seen(feedback_page(ASSIGNMENT, one))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1/2", "1/sqrt(d)", "a/b/c", "(2, 3) / 4", "and/or", "https://pytorch.org/docs/stable", "x /= 2", "/2",
+     "exp(x)/sum/n", "\\frac{a}{b}", "d_model//heads//2"],
+)  # fmt: skip
+def test_what_is_no_path_is_left(text):
+    assert without_paths(text) == text
+
+
+# ------------------------------------------------------------------------------------ the class's
+
+
+def test_answers_question_by_question_with_the_rubric():
+    text = written_page(ASSIGNMENT, CLASS[::-1])
+    for line in RUBRIC.split("\n"):
+        assert line in text
+    assert text.index(RUBRIC[:9]) < text.index("<h4>s01</h4>") < text.index("<h4>s02</h4>")
+    assert "**Your answer.** The sum of $d$ products has variance $d$.\n\n- so the" in text
+    assert f'<article class="answer" id="{WHY}--{page_name("s06/hw09")[:-5]}">' in text
+    assert seen(text).count("No answer was found in the notebook.") == 3
+    assert text == written_page(ASSIGNMENT, CLASS)
+
+
+def test_the_summary_counts():
+    text = seen(class_summary(ASSIGNMENT, CLASS, BY_HAND))
+    assert "6 submissions." in text
+    # totals: 14.5, 4.67, 2 + 1 + 4, 0, 0, 6
+    assert "Mean 5.36, median 5.33 of 15 points. 1 of 6 complete." in text
+    assert f"{ROWS} 1.33 / 4 1 2 0 1 1 1" in text
+    assert "softmax over the queries hw09.softmax_of_rows The softmax runs" in text
+    assert "dim=-2 in place of dim=-1. 2 Wrong in another way: 0." in text
+    assert f"mask after the softmax hw09.hunt {MUTANTS[1].symptom} 2 of 4" in text
+    assert "new flag 1: s06/hw09" in text
+    assert f"{ROWS}: by hand {OF_PART['by hand']} 1: s03" in text
+
+
+def test_the_summary_is_the_same_from_marks_in_any_order():
+    assert class_summary(ASSIGNMENT, CLASS) == class_summary(ASSIGNMENT, CLASS[::-1])
+
+
+def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
+    text = seen(class_summary(ASSIGNMENT, CLASS))
+    assert "of 10 points. 0 of 6 complete. Elsewhere answers in words are not marked yet." in text
+
+
+def counts(drawing: str) -> list[tuple[float, float, int]]:
+    """Left edge, height and number of each column."""
+    root = ElementTree.fromstring(drawing)
+    columns = [one for one in root if one.tag == "rect"]
+    numbers = [int(one.text) for one in root if one.tag == "text" and "." in one.get("y")]
+    return [
+        (float(one.get("x")), float(one.get("height")), number)
+        for one, number in zip(columns, numbers, strict=True)
+    ]
+
+
+@given(most=st.integers(1, 60), shares=st.lists(st.integers(0, 100), max_size=40))
+def test_a_histogram_holds_everybody_and_is_as_high_as_many(most, shares):
+    totals = [most * share / 100 for share in shares]
+    columns = counts(histogram(totals, most))
+    assert sum(number for *_, number in columns) == len(totals)
+    for x, height, number in columns:
+        assert 8 <= x < 332
+        assert height == pytest.approx(130 * number / max(n for *_, n in columns), abs=0.06)
+
+
+def test_a_histogram_puts_totals_where_they_belong():
+    columns = counts(histogram([0, 1.99, 2, 20], 20))
+    assert [number for *_, number in columns] == [2, 1, 1]
+    assert [round((x - 9.5) / 32.4) for x, *_ in columns] == [0, 1, 9]
+    words = histogram([0, 1.99, 2, 20], 20)
+    assert 'aria-label="Submissions by total. 0 to 2: 2, 2 to 4: 1, 18 to 20: 1"' in words
+
+
+def test_names_of_pages():
+    names = [page_name(one) for one in ("s01", "S01", "s01/hw09", "../s01", "")]
+    assert len(set(names)) == 5
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*\.html", name) for name in names)
+
+
+# --------------------------------------------------------------------------------------- in a browser
+
+LONG = "x" * 400
+SHOWN = {
+    "feedback": feedback_page(ASSIGNMENT, hostile(), BY_HAND),
+    "long words": feedback_page(
+        ASSIGNMENT,
+        marks(LONG, notes=(LONG,), parts={**RIGHT, ROWS: replace(WRONG_AXIS, got=LONG, why=LONG)}),
+    ),
+    "class": class_summary(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, flags=(LONG,))], BY_HAND),
+    "written": written_page(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, written={WHY: LONG})]),
+}
+CONTRAST = """() => {
+  const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
+    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+    if (!/, 0\\)$/.test(c)) return c; } };
+  const low = [];
+  for (const e of document.querySelectorAll('main *')) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+    const style = getComputedStyle(e), ink = e.closest('svg') ? style.fill : style.color;
+    const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x);
+    if ((a + .05) / (b + .05) < 4.5) low.push(e.outerHTML.slice(0, 80)); }
+  return low; }"""
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if found is None:
+        pytest.skip("no Chromium here")
+    playwright = pytest.importorskip("playwright.sync_api")
+    flags = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=found, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_in_a_browser(chrome, tmp_path, name):
+    path = tmp_path / "page.html"
+    path.write_text(SHOWN[name], encoding="utf-8")
+    page, asked, said = chrome.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(CONTRAST) == []
+        for width in (360, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert said == []
+    page.close()
