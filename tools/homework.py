@@ -65,7 +65,9 @@ def solved(source: dict, homework: Assignment) -> dict:
 def main() -> int:
     """Make all assignments, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as hw03; all, if none is given")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as hw03; all, if none is given"
+    )
     names = parser.parse_args().names or list(NAMES)
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"no assignment {unknown[0]}: expected some of {', '.join(NAMES)}")
@@ -74,7 +76,9 @@ def main() -> int:
         folder = COURSE / "solutions" / name
         folder.mkdir(parents=True, exist_ok=True)
         answers = solved(source, assignment(name))
-        write_whole(folder / f"{name}.ipynb", json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+        write_whole(
+            folder / f"{name}.ipynb", json.dumps(answers, indent=1, ensure_ascii=False) + "\n"
+        )
         print(f"{release(name).relative_to(ROOT)}   {assignment(name).title}", flush=True)
     print("For instructors, with solutions: homework/solutions/")
     return 0

@@ -12,12 +12,12 @@ from .assignments import NAMES, assignment
 from .finding import Submission
 from .grading import FAILED, grade
 from .jail import JailError, JailMissing, Limits
+from .manual import read_manual
 from .marking import mark
 from .marks import Marks
 from .reading import defines, read_submission
 from .reports import write_reports
 from .results import NOT_MARKED, total
-from .manual import read_manual
 from .tasks import Assignment, Hunt
 
 BARE = "--without-jail-for-my-own-code"
@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tested_transformer.homework", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tested_transformer.homework", description=__doc__
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     one = commands.add_parser("self-check", help="check every task of a notebook of your own")
     one.add_argument("notebook", type=Path, metavar="FILE.ipynb")
@@ -48,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(run=_self_check)
     many = commands.add_parser("grade", help="mark a folder or zip of notebooks")
     many.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder or a zip")
-    many.add_argument("--assignment", type=_name, required=True, metavar="NN", help=", ".join(NAMES))
+    many.add_argument(
+        "--assignment", type=_name, required=True, metavar="NN", help=", ".join(NAMES)
+    )
     many.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
     many.add_argument("--manual", type=Path, metavar="FILE",
                       help="points given by hand: a table (.csv) or nbgrader's gradebook (.db)")  # fmt: skip
@@ -140,9 +144,13 @@ def self_check_report(homework: Assignment, marks: Marks) -> str:
                 "one that gets away": found.hint, "flags": ", ".join(found.flags)}  # fmt: skip
         lines += [f"      {name}: {text}" for name, text in said.items() if text]
         if isinstance(part, Hunt):
-            lines.append(f"      {len(found.caught)} of {len(part.mutants)} wrong implementations caught")
+            lines.append(
+                f"      {len(found.caught)} of {len(part.mutants)} wrong implementations caught"
+            )
     of = sum(part.points for part in homework.coded)
-    return "\n".join([*lines, f"{total(homework, marks, NOT_MARKED):g} of {of} points that need no person"])
+    return "\n".join(
+        [*lines, f"{total(homework, marks, NOT_MARKED):g} of {of} points that need no person"]
+    )
 
 
 if __name__ == "__main__":

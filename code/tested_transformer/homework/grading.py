@@ -6,7 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -112,7 +112,7 @@ def _kept(folder: Path, submission: Submission, key: str) -> Marks | None:
 def _mark_all(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
     """Marks as they come; a process of ours that dies costs one submission, and is named."""
     pending = {one.id: one for one in todo}
-    for marks in _in_pool(pending.values(), how, jobs):
+    for marks in _in_pool(list(pending.values()), how, jobs):
         del pending[marks.id]
         yield marks
     for one in list(pending.values()):  # a process died: whose fault it was shows one by one
@@ -120,12 +120,13 @@ def _mark_all(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
         yield marks or failed(one, how[0], "the grader's process died")
 
 
-def _in_pool(todo: Iterable[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
+def _in_pool(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
     """Marks from processes of our own; ends early if one of them dies."""
-    todo = list(todo)
     if not todo:
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
+    spawn = multiprocessing.get_context(
+        "spawn"
+    )  # a fork of a process with torch's threads may hang
     pool = ProcessPoolExecutor(min(jobs, len(todo)), spawn, torch.set_num_threads, (1,))
     try:
         futures: list[Future] = [pool.submit(_mark_one, one, *how) for one in todo]
@@ -137,9 +138,7 @@ def _in_pool(todo: Iterable[Submission], how: tuple, jobs: int) -> Iterator[Mark
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _mark_one(
-    one: Submission, name: str, seed: int, limits: Limits, bare: bool, key: str
-) -> Marks:
+def _mark_one(one: Submission, name: str, seed: int, limits: Limits, bare: bool, key: str) -> Marks:
     """Mark a submission in a process of our own; an error of ours becomes a flag."""
     try:
         return mark(one, load(name), seed=seed, limits=limits, key=key,
@@ -152,4 +151,6 @@ def _mark_one(
 
 def failed(one: Submission, name: str, why: str) -> Marks:
     """Marks of nothing, that the next run does not keep."""
-    return Marks(one.id, name, one.digest, (FAILED,), (f"Not marked, by no fault of yours: {why}.",))
+    return Marks(
+        one.id, name, one.digest, (FAILED,), (f"Not marked, by no fault of yours: {why}.",)
+    )

@@ -14,12 +14,14 @@ from .finding import Submission
 from .forbidden import uses
 from .jail import Limits
 from .marks import Marks, PartMarks
-from .reading import Source, defined_names, defines, read_submission
+from .reading import Source, defined_names, defines, is_stub, read_submission
 from .session import Ended, Remote, Session
-from .slicing import is_stub, needed_for
+from .slicing import needed_for
 from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
 
-SLOW_SECONDS = 2.0  # of waiting for a task's answers, which take a right function about a tenth of it
+SLOW_SECONDS = (
+    2.0  # of waiting for a task's answers, which take a right function about a tenth of it
+)
 
 
 def mark(
@@ -82,7 +84,7 @@ def mark_part(
     none = partial(PartMarks, points=0.0, of=part.points)
     if not defines(source, part.function):
         return none(verdict="not written", flags=("missing function",) if source.code else ())
-    if is_stub(source.code, part.function):
+    if is_stub(source, part.function):
         return none(verdict="not written")
     code = needed_for(source.code, part.function)
     forbidden = getattr(part, "forbidden", ())
@@ -103,7 +105,9 @@ def mark_part(
     except Exception as error:  # the definitions themselves raised, before any call
         text = f"{type(error).__name__}: {error}"
         why = "The cells that define this function raised an exception."
-        return none(verdict="wrong", flags=("raised",), check="the definitions run", why=why, got=text)
+        return none(
+            verdict="wrong", flags=("raised",), check="the definitions run", why=why, got=text
+        )
 
 
 def _mark_task(task: Task, session: Session, seed: int) -> PartMarks:

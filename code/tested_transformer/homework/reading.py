@@ -96,6 +96,22 @@ def defined_names(source: Source) -> set[str]:
     return set().union(*(bound_names(node) for node in statements if _is_definition(node)))
 
 
+def is_stub(source: Source, function: str) -> bool:
+    """Whether a function is still as it was handed out: nothing in it but a docstring, `...` or `pass`."""
+    found = [node for node in compile_text(source.code).body
+             if isinstance(node, ast.FunctionDef) and node.name == function]  # fmt: skip
+    return bool(found) and all(_is_nothing(statement) for statement in found[-1].body)
+
+
+def _is_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Raise) and statement.exc is not None:
+        names = {node.id for node in ast.walk(statement.exc) if isinstance(node, ast.Name)}
+        return names == {"NotImplementedError"}
+    return isinstance(statement, ast.Pass)
+
+
 def _cells(data: bytes) -> tuple[list[Any], str]:
     """The cells of a notebook in format 3 or 4, and its encoding. Raises Refused."""
     if not data.strip():

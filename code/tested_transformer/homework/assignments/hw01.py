@@ -1,0 +1,720 @@
+"""Homework 1, chapters 0 and 1: what a weighted average can say, and what can be read off it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import reference
+from ...specs.attention_mutants import InPlace, NaiveSoftmax, TransposeAll
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..tasks import Assignment, Hunt, Task, Written
+
+MADE = "made for this book"
+DECIMALS = 6  # where an answer comes out of a linear system, its last digits are nobody's business
+
+
+def _slack(case: Case, terms: int) -> float:
+    """What rounding can do to a sum of `terms` numbers of size 1."""
+    return 2 * (terms + 2) * torch.finfo(case.dtype).eps
+
+
+# --- A dictionary that never says no --------------------------------------------------------------
+
+
+def _look_up(labels, value, asked, sharpness):
+    scores = np.zeros((*asked.shape, labels.shape[-1]), dtype=value.dtype)
+    for *batch, i, j in np.ndindex(scores.shape):
+        if asked[(*batch, i)] == labels[(*batch, j)]:
+            scores[(*batch, i, j)] = sharpness
+    return reference.weighted_sum(reference.masked_softmax(scores), value)
+
+
+def matches(labels: Tensor, asked: Tensor) -> Tensor:
+    """True where a label is the one that is asked for. Shape (*batch, L, S)."""
+    return asked.unsqueeze(-1) == labels.unsqueeze(-2)
+
+
+def soft_look_up(labels: Tensor, value: Tensor, asked: Tensor, sharpness: float) -> Tensor:
+    """The ruler."""
+    return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -1) @ value
+
+
+def _look_up_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, labels, asked, sharpness, dtype=torch.float64) -> Case:
+        """`labels` entries and `asked` questions, drawn from a few numbers: some repeat, some miss."""
+        arguments = {
+            "labels": rng.integers(0, 6, size=(*batch, labels)),
+            "value": rng.normal(size=(*batch, labels, 2)),
+            "asked": rng.integers(0, 6, size=(*batch, asked)),
+            "sharpness": sharpness,
+        }
+        return Case(label, arguments, dtype)
+
+    def given(label, labels, asked, sharpness) -> Case:
+        value = np.arange(1.0, len(labels) + 1)[:, None] * 10
+        arguments = {"labels": np.array(labels), "value": value, "asked": np.array(asked)}
+        return Case(label, {**arguments, "sharpness": sharpness})
+
+    return [
+        given("two entries, sharpness ln 3", [3, 5], [5], float(np.log(3))),
+        given("a label that stands there twice", [3, 5, 3], [3, 5], 2.0),
+        given("a label that is not there", [3, 5, 3], [7, 5, 9, 3], 4.0),
+        case("as many questions as entries", (), 5, 5, 1.5),
+        case("a batch", (2,), 5, 3, 3.0),
+        case("a batch of heads", (2, 3), 4, 7, 2.5),
+        case("sharpness 0", (2,), 4, 3, 0.0),
+        given("sharpness 5000", [3, 5, 8], [5, 1, 8, 3], 5000.0),
+        case("float32", (3,), 6, 4, 2.0, torch.float32),
+    ]
+
+
+def _constant_value(run: Run, case: Case) -> Problem | None:
+    """A weighted average of ones is 1."""
+    ones = np.ones_like(case.arguments["value"])
+    got = run.value(case, value=ones)
+    return compare(np.ones_like(got), got, _slack(case, ones.shape[-2]))
+
+
+def _missing(run: Run, case: Case) -> Problem | None:
+    value, asked = case.arguments["value"], case.arguments["asked"]
+    got = run.value(case, asked=np.full_like(asked, 99))
+    expected = np.broadcast_to(value.mean(-2, keepdims=True), got.shape)
+    return compare(expected, got, _slack(case, value.shape[-2]) * float(np.abs(value).max()))
+
+
+LOOK_UP = Spec(
+    name="hw01.look_up",
+    statement="look_up(labels, value, asked, sharpness): attention in which the score is `sharpness` "
+    "where the label is the one asked for and 0 elsewhere. labels (*batch, S) and asked (*batch, L) "
+    "are integers, value (*batch, S, dv), sharpness a number of at least 0 -> (*batch, L, dv)",
+    required=("labels", "value", "asked", "sharpness"),
+    reference=_look_up,
+    ruler=soft_look_up,
+    cases=_look_up_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "an average of equal values is that value",
+            "The weights of a question sum to 1, so if every value is 1 every answer is 1.",
+            _constant_value,
+        ),
+        Check(
+            "nobody answers, all answer",
+            "A label that is not there has the score 0 everywhere. A softmax of equal scores is even.",
+            _missing,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "an ordinary dictionary",
+            lambda labels, value, asked, sharpness: (
+                (hit := matches(labels, asked).to(value.dtype))
+                / hit.sum(-1, keepdim=True).clamp(min=1)
+            )
+            @ value,
+            "an average of equal values is that value",
+            symptom="A label that is not there gives 0, and the sharpness changes nothing.",
+            cause="Only entries that match are averaged; a softmax gives every entry something.",
+            seen=MADE,
+            chapter=1,
+        ),
+        Mutant(
+            "shares over the questions",
+            lambda labels, value, asked, sharpness: torch.softmax(
+                matches(labels, asked).to(value.dtype) * sharpness, -2
+            )
+            @ value,
+            "an average of equal values is that value",
+            symptom="The answer to a question changes with what else is asked.",
+            cause="The softmax runs over the axis of the questions: dim=-2 in place of dim=-1.",
+            seen=MADE,
+            chapter=1,
+        ),
+        Mutant(
+            "exponentials that overflow",
+            lambda labels, value, asked, sharpness: (
+                (e := (matches(labels, asked).to(value.dtype) * sharpness).exp())
+                / e.sum(-1, keepdim=True)
+            )
+            @ value,
+            "an average of equal values is that value",
+            symptom="NaN as soon as the sharpness passes 709.",
+            cause="exp is taken as it stands; torch.softmax subtracts the largest score first.",
+            seen="source notes, 002:28",
+            chapter=1,
+        ),
+        Mutant(
+            "the first match alone",
+            lambda labels, value, asked, sharpness: torch.softmax(
+                (
+                    matches(labels, asked) & (matches(labels, asked).cumsum(-1) == 1)
+                ).to(value.dtype)
+                * sharpness,
+                -1,
+            )
+            @ value,
+            "equals the reference",
+            symptom="Of two entries with the same label the second is not heard.",
+            cause="A search that stops at the first hit; attention scores every entry.",
+            seen=MADE,
+            chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+# --- Back in order --------------------------------------------------------------------------------
+
+
+def _unshuffled(weights, order):
+    answer = np.zeros_like(weights)
+    for *batch, i, j in np.ndindex(weights.shape):
+        at = tuple(batch)
+        answer[at][order[at][i], order[at][j]] = weights[at][i, j]
+    return answer
+
+
+def back_in_order(weights: Tensor, order: Tensor) -> Tensor:
+    """The ruler: rows, then columns, by the inverse of the order."""
+    inverse = order.argsort(-1)
+    rows = torch.take_along_dim(weights, inverse.unsqueeze(-1), -2)
+    return torch.take_along_dim(rows, inverse.unsqueeze(-2), -1)
+
+
+def _order_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, order=None, dtype=torch.float64) -> Case:
+        length = shape[-1]
+        if order is None:  # never one that undoes itself: a shifted cycle
+            order = np.empty(shape, dtype=np.int64)
+            for row in np.ndindex(shape[:-1]):
+                cycle = rng.permutation(length)
+                order[row][cycle] = np.roll(cycle, 1)
+        scores = rng.normal(size=(*shape, length))
+        arguments = {"weights": reference.masked_softmax(scores), "order": np.array(order)}
+        return Case(label, arguments, dtype)
+
+    return [
+        case("three tokens, one round", 3, order=[2, 0, 1]),
+        case("two tokens exchanged", 2, order=[1, 0]),
+        case("five tokens", 5),
+        case("a batch, each sample in its own order", 4, 6),
+        case("as many samples as tokens", 5, 5),
+        case("a batch of heads", 2, 3, 7),
+        case("nothing moved", 4, order=[0, 1, 2, 3]),
+        case("one token", 1, order=[0]),
+        case("float32", 3, 9, dtype=torch.float32),
+    ]
+
+
+def _rows_sum(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)
+    return compare(np.ones_like(sums), sums, _slack(case, sums.shape[-1]), "sums of the rows")
+
+
+def _itself(run: Run, case: Case) -> Problem | None:
+    """What a token gives itself stays on the diagonal, in the first token's row or another."""
+    weights = case.arguments["weights"]
+    got = np.sort(np.diagonal(run.value(case), axis1=-2, axis2=-1), -1)
+    own = np.sort(np.diagonal(weights, axis1=-2, axis2=-1), -1)
+    return compare(own, got, _slack(case, 0), "the sorted diagonal")
+
+
+UNSHUFFLE = Spec(
+    name="hw01.unshuffle",
+    statement="unshuffle(weights, order): weights (*batch, L, L) are those of the tokens x[order]; give "
+    "those of the tokens x. order (*batch, L), a permutation for each sample -> (*batch, L, L)",
+    required=("weights", "order"),
+    reference=_unshuffled,
+    ruler=back_in_order,
+    cases=_order_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check("rows still sum to 1", "Putting things in order makes no weight new.", _rows_sum),
+        Check(
+            "what a token gives itself",
+            "Weight (i, i) belongs to one token, so it must be on the diagonal before and after.",
+            _itself,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "only the rows", lambda weights, order: torch.take_along_dim(
+                weights, order.argsort(-1).unsqueeze(-1), -2
+            ),
+            "what a token gives itself",
+            symptom="Each token has its own row again, but looks at the wrong ones in it.",
+            cause="A row is a list over tokens too: the columns were shuffled with the rows.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "only the columns", lambda weights, order: torch.take_along_dim(
+                weights, order.argsort(-1).unsqueeze(-2), -1
+            ),
+            "what a token gives itself",
+            symptom="The right tokens are looked at, by the wrong ones.",
+            cause="The rows were shuffled with the columns.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "shuffled once more", lambda weights, order: back_in_order(weights, order.argsort(-1)),
+            "equals the reference",
+            symptom="Right where two tokens were exchanged, wrong for a round of three.",
+            cause="weights[order] applies the order a second time; its inverse is wanted.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the first sample's order for all", lambda weights, order: back_in_order(
+                weights, order.reshape(-1, order.shape[-1])[:1].expand_as(
+                    order.reshape(-1, order.shape[-1])).reshape(order.shape)
+            ),
+            "equals the reference",
+            symptom="The first sample of a batch is right.",
+            cause="One permutation used for every sample of the batch.",
+            seen=MADE, chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+# --- One-way interest -----------------------------------------------------------------------------
+
+
+def _one_way(w_query, w_key):
+    answer = np.zeros(w_query.shape[:-2], dtype=np.float64)
+    for at in np.ndindex(answer.shape):
+        query, key = w_query[at], w_key[at]
+        size = len(query)
+        table = [[reference.dot(query[i], key[j]) for j in range(size)] for i in range(size)]
+        pairs = list(np.ndindex(size, size))
+        whole = sum(table[i][j] ** 2 for i, j in pairs)
+        odd = sum(((table[i][j] - table[j][i]) / 2) ** 2 for i, j in pairs)
+        answer[at] = odd / whole
+    return answer.round(DECIMALS)
+
+
+def one_way_part(w_query: Tensor, w_key: Tensor) -> Tensor:
+    """The ruler."""
+    table = w_query @ w_key.mT
+    odd = (table - table.mT) / 2
+    return odd.square().sum((-2, -1)) / table.square().sum((-2, -1))
+
+
+def _one_way_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, like=None) -> Case:
+        w_query = rng.normal(size=shape)
+        w_key = rng.normal(size=shape) if like is None else like(w_query)
+        return Case(label, {"w_query": w_query, "w_key": w_key})
+
+    def plain(label, w_query, w_key) -> Case:
+        return Case(label, {"w_query": np.array(w_query), "w_key": np.array(w_key)})
+
+    eye = np.eye(5)
+    return [
+        plain("two features", [[1.0], [0.0]], [[1.0], [1.0]]),
+        plain("only the first asks, only the second answers", [[2.0], [0.0]], [[0.0], [3.0]]),
+        plain("against itself", [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, -1.0]]),
+        plain("look to the right", np.roll(eye, 1, 1), eye),
+        case("random", 6, 3),
+        case("as many heads as features", 4, 4, 2),
+        case("a batch of heads", 2, 3, 5, 4),
+        case("W_Q = W_K", 7, 3, like=lambda w: w),
+        case("W_K = -2 W_Q", 6, 4, like=lambda w: -2 * w),
+        case("large matrices", 8, 5, like=lambda w: 1000 * w[::-1]),
+    ]
+
+
+def _neither_scale(run: Run, case: Case) -> Problem | None:
+    got = run.value(case, w_query=-10 * case.arguments["w_query"])
+    return compare(run.value(case), got, 10**-DECIMALS)
+
+
+def _roles(run: Run, case: Case) -> Problem | None:
+    turned = {"w_query": case.arguments["w_key"], "w_key": case.arguments["w_query"]}
+    return compare(run.value(case), run.value(case, **turned), 10**-DECIMALS)
+
+
+def _rounded(answer, arguments):
+    """Six decimals of the answer."""
+    return torch.as_tensor(answer).double().round(decimals=DECIMALS)
+
+
+ONE_WAY = Spec(
+    name="hw01.one_way",
+    statement="one_way(w_query, w_key): with M = W_Q W_K^T, the share of the sum of M's squared entries "
+    "that is left when M is replaced by (M - M^T) / 2. (*batch, D, d), (*batch, D, d) -> (*batch), "
+    "compared in six decimals; M is not 0",
+    required=("w_query", "w_key"),
+    reference=_one_way,
+    ruler=one_way_part,
+    read=_rounded,
+    cases=_one_way_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the size of the matrices does not count",
+            "Ten times the queries, with the other sign: each part of M grows alike, so do the squares.",
+            _neither_scale,
+        ),
+        Check(
+            "asking and answering exchanged",
+            "With W_Q and W_K exchanged M becomes its transpose, which is as one-sided as M.",
+            _roles,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the half forgotten", lambda w_query, w_key: 4 * one_way_part(w_query, w_key),
+            "equals the reference",
+            symptom="A share of 2 and more.",
+            cause="M - M^T counts each difference whole, and the square makes 4 of the 2.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "lengths for squares", lambda w_query, w_key: one_way_part(w_query, w_key).sqrt(),
+            "equals the reference",
+            symptom="The two parts' shares do not sum to 1.",
+            cause="The quotient of two norms; the squares are what adds up.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the mutual part", lambda w_query, w_key: 1 - one_way_part(w_query, w_key),
+            "equals the reference",
+            symptom="1 for W_Q = W_K.",
+            cause="(M + M^T) / 2 in place of (M - M^T) / 2.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the matrices compared, not their product",
+            lambda w_query, w_key: (w_query - w_key).square().sum((-2, -1))
+            / (w_query.square() + w_key.square()).sum((-2, -1)),
+            "the size of the matrices does not count",
+            symptom="Scores that are symmetric are called one-sided: W_K = -2 W_Q, for one.",
+            cause="Only the product W_Q W_K^T enters the scores; many pairs have the same.",
+            seen=MADE, chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+# --- Who was read? --------------------------------------------------------------------------------
+
+
+def _who(output, value):
+    answer = np.zeros((*output.shape[:-1], value.shape[-2]))
+    for row in np.ndindex(output.shape[:-1]):
+        entries = value[row[:-1]].astype(np.float64)
+        equations = np.concatenate([entries.T, np.ones((1, len(entries)))])
+        sides = np.append(output[row].astype(np.float64), 1.0)
+        answer[row] = np.linalg.lstsq(equations, sides, rcond=None)[0]
+    return answer.round(DECIMALS)
+
+
+def recovered(output: Tensor, value: Tensor, ones: bool = True) -> Tensor:
+    """Weights from outputs, with the equation that they sum to 1, or without."""
+    if ones:
+        output = torch.cat([output, torch.ones_like(output[..., :1])], -1)
+        value = torch.cat([value, torch.ones_like(value[..., :1])], -1)
+    return output @ torch.linalg.pinv(value)
+
+
+def _who_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, queries, keys, width) -> Case:
+        """Values whose equations are well posed: corners of a simplex, turned, moved and shaken."""
+        corners = np.zeros((*batch, keys, width))
+        for row in np.ndindex(*batch):
+            turned = np.linalg.qr(rng.normal(size=(width, width)))[0]
+            simplex = 3 * np.eye(keys, width)  # with width + 1 keys the last one is the origin
+            corners[row] = simplex @ turned + 0.2 * rng.normal(size=(keys, width)) + 0.5
+        weights = reference.masked_softmax(1.5 * rng.normal(size=(*batch, queries, keys)))
+        return Case(label, {"output": weights @ corners, "value": corners})
+
+    two = {"output": np.array([[5.0, 1.0]]), "value": np.array([[4.0, 0.0], [8.0, 4.0]])}
+    line = {"output": np.array([[5.0], [8.0]]), "value": np.array([[4.0], [8.0]])}
+    copied = case("one token copied", (), 3, 4, 5)
+    copied.arguments["output"][:] = copied.arguments["value"][[2, 0, 2]]
+    return [
+        Case("two tokens in a plane", two),
+        Case("two tokens on a line", line),
+        case("three tokens", (), 4, 3, 5),
+        case("as many tokens as numbers", (), 3, 4, 4),
+        case("one token more than numbers", (), 2, 6, 5),
+        case("a batch", (2,), 3, 4, 6),
+        case("as many of everything", (4,), 4, 4, 4),
+        case("a batch of heads, one token more", (2, 3), 5, 5, 4),
+        copied,
+        case("a single token", (), 3, 1, 2),
+        case("many tokens", (), 3, 33, 32),
+    ]
+
+
+def _adds_up(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)
+    return compare(np.ones_like(sums), sums, 10**-DECIMALS * case.arguments["value"].shape[-2],
+                   "sums of the weights")  # fmt: skip
+
+
+def _gives_back(run: Run, case: Case) -> Problem | None:
+    value, weights = case.arguments["value"], run.value(case)
+    if weights.shape != (*case.arguments["output"].shape[:-1], value.shape[-2]):
+        return Problem("a weight for each query and token", f"shape {weights.shape}")
+    slack = 10**-DECIMALS * np.abs(value).sum(-2).max()
+    return compare(case.arguments["output"], weights @ value, slack, "weights @ value")
+
+
+WHO = Spec(
+    name="hw01.who_was_read",
+    statement="who_was_read(output, value): the attention weights that turned these values into this "
+    "output. output (*batch, L, dv), value (*batch, S, dv) with S at most dv + 1 and in general "
+    "position -> (*batch, L, S), compared in six decimals",
+    required=("output", "value"),
+    reference=_who,
+    ruler=recovered,
+    read=_rounded,
+    cases=_who_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the weights give the output back",
+            "The weighted average of the values, with the weights found, must be the output.",
+            _gives_back,
+        ),
+        Check(
+            "the weights sum to 1",
+            "Something is known of attention weights before any output is seen.",
+            _adds_up,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "one equation forgotten", lambda output, value: recovered(output, value, ones=False),
+            "the weights sum to 1",
+            symptom="Right while there are no more tokens than numbers in a value; with one token "
+            "more the weights sum to anything.",
+            cause="output = weights @ value alone: that the weights sum to 1 is an equation too.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "resemblance taken for weight",
+            lambda output, value: torch.softmax(output @ value.mT, -1),
+            "the weights give the output back",
+            symptom="Plausible weights that sum to 1, and another output.",
+            cause="How much an output resembles a value also depends on the other values.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "made to sum to 1 afterwards",
+            lambda output, value: (w := recovered(output, value, ones=False))
+            / w.sum(-1, keepdim=True),
+            "the weights give the output back",
+            symptom="The sums are right, the output is another.",
+            cause="Of many solutions one was taken and then stretched, which spoils it as a solution.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the first sample's values for all",
+            lambda output, value: recovered(
+                output, value.reshape(-1, *value.shape[-2:])[0].expand_as(value)
+            ),
+            "the weights give the output back",
+            symptom="Right without a batch, and for the first sample of one.",
+            cause="One system solved for every sample: each has values of its own.",
+            seen=MADE, chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt -------------------------------------------------------------------------------------
+
+
+def by_einsum(query, key, value):
+    """All pairs at once."""
+    scores = torch.einsum("...ld,...sd->...ls", query, key) / query.shape[-1] ** 0.5
+    return torch.einsum("...ls,...sv->...lv", scores.softmax(-1), value)
+
+
+def by_queries(query, key, value):
+    """One query after the other, the keys from the last to the first."""
+    key, value, rows = key.flip(-2), value.flip(-2), []
+    for one in query.unbind(-2):
+        scores = (key @ one.unsqueeze(-1)).squeeze(-1) * query.shape[-1] ** -0.5
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        mean = (weights.unsqueeze(-1) * value).sum(-2) / weights.sum(-1, keepdim=True)
+        rows.append(mean)
+    return torch.stack(rows, -2)
+
+
+def in_double(query, key, value):
+    """In float64 whatever came, the scale on the keys, and back."""
+    wide = [tensor.double() for tensor in (query, key, value)]
+    answer = (wide[0] @ (wide[1] / query.shape[-1] ** 0.5).mT).softmax(-1) @ wide[2]
+    return answer.to(value.dtype)
+
+
+def _one_sequence(query, key, value):
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (query, key, value)]
+    return by_einsum(*flat).reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _scale_of_the_values(query, key, value):
+    return by_einsum(query * (query.shape[-1] / value.shape[-1]) ** 0.5, key, value)
+
+
+def _as_many_keys_as_queries(query, key, value):
+    length = query.shape[-2]
+    return by_einsum(query, key[..., :length, :], value[..., :length, :])
+
+
+def _axis_from_the_front(query, key, value):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    return scores.softmax(min(2, scores.ndim - 1)) @ value
+
+
+def _in_single(query, key, value):
+    return by_einsum(query.float(), key.float(), value.float()).to(query.dtype)
+
+
+def _one_maximum(query, key, value):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    exponentials = (scores - scores.max()).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True) @ value
+
+
+HUNT = Hunt(
+    name="hw01.hunt",
+    function="test_attention",
+    statement="test_attention(implementation): raises unless implementation(query, key, value) is "
+    "softmax(query key^T / sqrt(d)) value, for query (*batch, L, d), key (*batch, S, d) and value "
+    "(*batch, S, dv) in float32 or float64, with any number of batch axes.",
+    right={
+        "all pairs at once": by_einsum,
+        "one query after the other": by_queries,
+        "in float64 and back": in_double,
+        "torch's own": lambda query, key, value: (
+            torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        ),
+    },
+    mutants=(
+        Mutant(
+            "K.T with a batch", TransposeAll(), "the hunt",
+            symptom="It fails on a batch, or mixes samples where all sizes are equal.",
+            cause="`.T` turns all axes round; with a batch only the last two may change: `.mT`.",
+            seen="source notes, 001:748, 001:1314, 004:147", chapter=1,
+        ),
+        Mutant(
+            "a batch read as one sequence", _one_sequence, "the hunt",
+            symptom="A sample's answer depends on its neighbors in the batch.",
+            cause="The batch is flattened into the length before the scores.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the scale of the values", _scale_of_the_values, "the hunt",
+            symptom="Right as long as keys and values are equally wide.",
+            cause="1/sqrt(dv) where d is the width of query and key.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "as many keys as queries", _as_many_keys_as_queries, "the hunt",
+            symptom="Of a longer second sequence the end is never read.",
+            cause="The keys are cut to the length of the queries, as if it were self-attention.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "an axis counted from the front", _axis_from_the_front, "the hunt",
+            symptom="With one batch axis it is right, with two the rows of weights do not sum to 1.",
+            cause="softmax(dim=2) was right for three axes; with four it is that of the queries.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "exponentials that overflow", NaiveSoftmax(), "the hunt",
+            symptom="NaN for large scores.",
+            cause="exp is taken before the largest score is subtracted.",
+            seen="source notes, 002:28", chapter=1,
+        ),
+        Mutant(
+            "one maximum for all rows", _one_maximum, "the hunt",
+            symptom="No overflow; but a row that lies far below another becomes 0/0.",
+            cause="scores.max() where each row needs its own largest score.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "the caller's query scaled", InPlace(), "the hunt",
+            symptom="The answer is right; the second call with the same tensors is not.",
+            cause="query.mul_ works in place, on a tensor of the caller.",
+            seen=MADE, chapter=1,
+        ),
+        Mutant(
+            "half of the digits", _in_single, "the hunt",
+            symptom="float64 goes in and comes out, and the last nine digits are noise.",
+            cause="Everything is computed in float32 on the way.",
+            seen=MADE, chapter=1,
+        ),
+    ),
+    points=4,
+    minutes=30,
+    difficulty="core",
+    chapter=1,
+)  # fmt: skip
+
+ASSIGNMENT = Assignment(
+    name="hw01",
+    title="What an average can say",
+    weeks="1",
+    chapters=(0, 1),
+    parts=(
+        Task(LOOK_UP, "look_up", 10, "warm-up", ("F.scaled_dot_product_attention",)),
+        Task(UNSHUFFLE, "unshuffle", 15, "core"),
+        Task(ONE_WAY, "one_way", 15, "core"),
+        Task(WHO, "who_was_read", 30, "challenge"),
+        HUNT,
+        Written(
+            "hw01-count", "explanation", 2, 15,
+            "1 point: without the begin sign the layer can not count, with the argument: the sequence "
+            "twice over has the same average (each weight is halved, each value comes twice), but "
+            "twice the count. 1 point: with the begin sign it can be read off: n_vier / (n + 1) and "
+            "1 / (n + 1) are both averages that even weights give, and their quotient is n_vier; "
+            "the division is not done by the attention. A begin sign named without a way to "
+            "the number earns half a point.",
+        ),
+        Written(
+            "hw01-what-a-share-says", "explanation", 2, 15,
+            "1 point: the conclusion does not follow, since the vector at und was made by looking at "
+            "other words, so what stands there is not known from its name (chapter 0: the tens were "
+            "noted at und). 1 point: an experiment that changes one thing and looks at the output "
+            "(exchange the vector at zwanzig or at und for that of another number, everything else "
+            "left alone), with what each outcome would mean. Training another model or looking at "
+            "more heat maps is no such experiment.",
+        ),
+        Written(
+            "hw01-noise", "experiment", 3, 20,
+            "1 point: the table or plot is there: the error for at least four numbers of tokens up to "
+            "dv + 1, a mean over several draws, the noise stated. 1 point: says what was found with "
+            "numbers: the error grows with the number of tokens, slowly at first and steeply when the "
+            "tokens come near dv + 1. 1 point: a reason that fits: as many unknowns as equations, so "
+            "nothing is left over to average the noise away, and random values then come near to a "
+            "system without a unique solution; or doubling the noise doubles the error, tried.",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,758 @@
+"""Homework 2, chapters 2 and 3: what a score means, how large it is, and what a softmax makes of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import reference
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.scaling import exponentials_that_overflow, the_maximum_of_the_batch
+from ..tasks import Assignment, Hunt, Task, Written
+
+MADE = "made for this book"
+
+
+def _slack(case: Case, terms: int, size: float = 1.0) -> float:
+    """What rounding can do to a softmax of `terms` exponents of this size: it rounds them by eps size."""
+    return 2 * (terms + 2) * torch.finfo(case.dtype).eps * max(1.0, size)
+
+
+def _near(slack: Callable[[Case], float]) -> Check:
+    """Equality, where an answer can be much smaller than the numbers that it is made of."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        expected, tolerance = run.expected(case)
+        return compare(expected, run.value(case), tolerance + slack(case))
+
+    return replace(EQUAL, test=test)
+
+
+# --- A window without edges -----------------------------------------------------------------------
+
+
+def _windowed(scores, centers, width):
+    moved = scores.copy()
+    for *row, place in np.ndindex(scores.shape):
+        step = place - centers[tuple(row)]
+        moved[(*row, place)] -= step * step / (2 * width * width)
+    return reference.masked_softmax(moved)
+
+
+def steps_from(scores: Tensor, centers: Tensor) -> Tensor:
+    """How far each place lies from the center. Shape (*batch, L, S)."""
+    return torch.arange(scores.shape[-1]) - centers.unsqueeze(-1)
+
+
+def bell(scores: Tensor, centers: Tensor, width: float) -> Tensor:
+    """The Gaussian around each center."""
+    return torch.exp(-steps_from(scores, centers).square() / (2 * width**2))
+
+
+def window_inside(scores: Tensor, centers: Tensor, width: float) -> Tensor:
+    """The ruler."""
+    return torch.softmax(scores - steps_from(scores, centers).square() / (2 * width**2), -1)
+
+
+def _window_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, width=1.5, centers=None, dtype=torch.float64) -> Case:
+        if centers is None:
+            centers = rng.integers(0, shape[-1], size=shape[:-1]) + rng.uniform(-0.4, 0.4)
+        arguments = {"scores": rng.normal(size=shape), "centers": np.asarray(centers)}
+        return Case(label, {**arguments, "width": width}, dtype)
+
+    even = {"scores": np.zeros((1, 2)), "centers": np.array([0.0]), "width": 1.0}
+    return [
+        Case("two equal scores, the center on the first", even),
+        case("a few places", 3, 5),
+        case("as many queries as places", 4, 4),
+        case("a batch", 2, 3, 6),
+        case("a batch of heads", 2, 3, 4, 7, width=3.0),
+        case("a narrow window", 3, 6, width=0.2),
+        case("a center beyond the end", 2, 5, centers=[60.0, -45.0], width=1.0),
+        case("far beyond, a wide window", 2, 6, centers=[300.0, -250.0], width=6.0),
+        case("a window wider than all", 2, 5, width=1000.0),
+        case("float32", 3, 8, dtype=torch.float32),
+    ]
+
+
+def _window_slack(case: Case) -> float:
+    scores, centers, width = case.arguments.values()
+    far = np.max(np.abs(centers)) + scores.shape[-1]
+    return _slack(case, scores.shape[-1], np.max(np.abs(scores)) + (far / width) ** 2 / 2)
+
+
+def _rows_sum(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)
+    return compare(np.ones_like(sums), sums, _window_slack(case), "sums of the rows")
+
+
+def _nearest_wins(run: Run, case: Case) -> Problem | None:
+    scores, centers = case.arguments["scores"], case.arguments["centers"]
+    nearest = np.clip(np.rint(centers), 0, scores.shape[-1] - 1).astype(int)
+    got = run.value(case, scores=np.zeros_like(scores)).argmax(-1)
+    return compare(nearest, got, 0.0, "the place that weighs most")
+
+
+WINDOW = Spec(
+    name="hw02.windowed",
+    statement="windowed(scores, centers, width): softmax(scores), each weight times "
+    "exp(-(s - p)^2 / (2 width^2)) for place s = 0, 1, ... and center p, then divided by the row's sum. "
+    "scores (*batch, L, S), centers (*batch, L), width above 0 -> (*batch, L, S)",
+    required=("scores", "centers", "width"),
+    reference=_windowed,
+    ruler=window_inside,
+    cases=_window_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "rows sum to 1",
+            "The rows are divided by their sums. A row of NaN: its sum was 0 before it divided.",
+            _rows_sum,
+        ),
+        Check(
+            "among equal scores the nearest place wins",
+            "If all scores are equal only the window decides, and it is highest next to its center.",
+            _nearest_wins,
+            when=lambda case: case.arguments["width"] < 100,
+        ),
+        _near(_window_slack),
+    ),
+    mutants=(
+        Mutant(
+            "the sums left as they are",
+            lambda scores, centers, width: scores.softmax(-1) * bell(scores, centers, width),
+            "rows sum to 1",
+            symptom="Rows sum to less than 1, as in local-p.",
+            cause="The division by the row's sum is missing.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "a product that underflows",
+            lambda scores, centers, width: (
+                (w := scores.softmax(-1) * bell(scores, centers, width))
+                / w.sum(-1, keepdim=True)
+            ),
+            "rows sum to 1",
+            symptom="NaN for a center far from every place.",
+            cause="Every factor rounds to 0, and 0/0 is NaN. exp(a) exp(b) is exp(a + b).",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "places counted from 1",
+            lambda scores, centers, width: window_inside(scores, centers - 1, width),
+            "among equal scores the nearest place wins",
+            symptom="Everything is read one place too early.",
+            cause="The first place is 0, as the first entry of a tensor is.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "the 2 forgotten",
+            lambda scores, centers, width: window_inside(scores, centers, width / 2**0.5),
+            "equals the reference",
+            symptom="A window narrower than asked for.",
+            cause="(s - p)^2 / width^2 without the 2.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "the window alone",
+            lambda scores, centers, width: window_inside(0 * scores, centers, width),
+            "equals the reference",
+            symptom="What the keys say changes nothing.",
+            cause="The scores are replaced by the window and not combined with it.",
+            seen=MADE, chapter=2,
+        ),
+    ),
+    chapter=2,
+    points=2,
+)  # fmt: skip
+
+# --- Keys of one length ---------------------------------------------------------------------------
+
+
+def _level(key):
+    answer = np.zeros((*key.shape[:-1], key.shape[-1] + 1), dtype=key.dtype)
+    for batch in np.ndindex(key.shape[:-2]):
+        squares = [reference.dot(row, row) for row in key[batch]]
+        for j, row in enumerate(key[batch]):
+            answer[batch][j] = [*row, np.sqrt(max(squares) - squares[j])]
+    return answer
+
+
+def leveled(key: Tensor) -> Tensor:
+    """The ruler."""
+    squares = key.square().sum(-1, keepdim=True)
+    return torch.cat([key, (squares.amax(-2, keepdim=True) - squares).sqrt()], -1)
+
+
+def _level_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, longest=3.0, dtype=torch.float64) -> Case:
+        """Directions at random; lengths that differ, or rounding decides a root of nearly 0."""
+        key = rng.normal(size=shape)
+        lengths = rng.permuted(
+            np.broadcast_to(np.linspace(1, longest, shape[-2]), shape[:-1]), axis=-1
+        )
+        factors = 1 + np.arange(math.prod(shape[:-2])).reshape(*shape[:-2], 1)  # by sample
+        key *= (lengths * factors / np.linalg.norm(key, axis=-1))[..., None]
+        return Case(label, {"key": key}, dtype)
+
+    by_hand = {"key": np.array([[3.0, 4.0], [0.0, 3.0], [5.0, 0.0], [0.0, 0.0]])}
+    return [
+        Case("lengths 5, 3, 5 and 0", by_hand),
+        case("three keys", 3, 4),
+        case("as many keys as numbers", 5, 5),
+        case("a batch, one sample longer than the other", 2, 4, 3),
+        case("a batch of heads", 2, 3, 5, 4),
+        case("a single key", 1, 3),
+        case("large keys", 4, 6, longest=3000.0),
+        case("float32", 3, 6, 8, dtype=torch.float32),
+    ]
+
+
+def _kept(run: Run, case: Case) -> Problem | None:
+    key, got = case.arguments["key"], run.value(case)
+    slack = torch.finfo(case.dtype).eps * float(np.abs(key).max())
+    return compare(key, got[..., :-1], slack, "the first d numbers")
+
+
+def _equal_lengths(run: Run, case: Case) -> Problem | None:
+    squares = np.square(run.value(case)).sum(-1)
+    expected = np.broadcast_to(squares.max(-1, keepdims=True), squares.shape)
+    slack = 4 * _slack(case, case.arguments["key"].shape[-1]) * float(squares.max())
+    return compare(expected, squares, slack, "squared lengths")
+
+
+LEVEL = Spec(
+    name="hw02.level",
+    statement="level(key): each key with one number more, at least 0, such that all keys of a sample "
+    "have the same length, and none is longer than it must be. (*batch, S, d) -> (*batch, S, d + 1)",
+    required=("key",),
+    reference=_level,
+    ruler=leveled,
+    cases=_level_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the keys stay what they were",
+            "The first d numbers are the old key: with a 0 at the end of the query, no score changes.",
+            _kept,
+        ),
+        Check(
+            "one length for all keys of a sample",
+            "The squared lengths of a sample's new keys must be equal. Squares add up, lengths do not.",
+            _equal_lengths,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "every key divided by its length",
+            lambda key: torch.cat(
+                [key / key.norm(dim=-1, keepdim=True).clamp(min=1e-30), 0 * key[..., :1]], -1
+            ),
+            "the keys stay what they were",
+            symptom="Equal lengths, and other scores: what a long key said louder is lost.",
+            cause="Normalizing changes the keys; the number that is added must do the work.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "what is missing in length",
+            lambda key: torch.cat(
+                [key, key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
+                 - key.norm(dim=-1, keepdim=True)], -1),
+            "one length for all keys of a sample",
+            symptom="The short keys are still shorter.",
+            cause="The longest length minus the own: a new axis adds to the square of the length.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "the root forgotten",
+            lambda key: torch.cat([key, leveled(key)[..., -1:].square()], -1),
+            "one length for all keys of a sample",
+            symptom="Short keys become the longest.",
+            cause="The difference of the squares is the square of the number to add.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "the longest key of the whole batch",
+            lambda key: torch.cat(
+                [key, ((s := key.square().sum(-1, keepdim=True)).max() - s).sqrt()], -1),
+            "equals the reference",
+            symptom="A sample's keys change with its neighbors in the batch.",
+            cause="max() over everything; amax(-2, keepdim=True) looks at one sample.",
+            seen=MADE, chapter=2,
+        ),
+    ),
+    chapter=2,
+    points=2,
+)  # fmt: skip
+
+# --- The scale for other inputs -------------------------------------------------------------------
+
+
+def _scale_for(d, query_mean, query_std, key_mean, key_std):
+    """By counting: entries that are mean + std or mean - std, all combinations equally often."""
+    wide = np.longdouble
+    signs = list(itertools.product((-1, 1), repeat=d))
+    queries = [[wide(query_mean) + s * wide(query_std) for s in row] for row in signs]
+    keys = [[wide(key_mean) + s * wide(key_std) for s in row] for row in signs]
+    total = wide(0)
+    for query in queries:
+        row = [sum(a * b for a, b in zip(query, key, strict=True)) for key in keys]
+        middle = sum(row) / len(row)
+        total += sum((score - middle) ** 2 for score in row) / len(row)
+    return np.float64(1 / np.sqrt(total / len(queries)))
+
+
+def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
+    """The ruler."""
+    return 1 / (key_std * math.sqrt(d * (query_std**2 + query_mean**2)))
+
+
+def _all_scores_scale(d, query_mean, query_std, key_mean, key_std):
+    both = (query_std**2 + query_mean**2) * (key_std**2 + key_mean**2)
+    return 1 / math.sqrt(d * (both - query_mean**2 * key_mean**2))
+
+
+def _scale_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, d, *moments) -> Case:
+        names = ("query_mean", "query_std", "key_mean", "key_std")
+        numbers = zip(names, map(float, moments), strict=True)
+        return Case(label, {"d": d, **dict(numbers)})
+
+    return [
+        case("queries of 0 and 2, keys of -1 and 1", 2, 1, 1, 0, 1),
+        case("one number", 1, 0, 1, 0, 1),
+        case("the premise of the paper", 4, 0, 1, 0, 1),
+        case("other standard deviations", 3, 0, 2, 0, 0.5),
+        case("keys with a mean", 3, 0, 1, 2, 1),
+        case("queries with a mean", 5, -3, 1, 0, 1),
+        case("small everything", 4, 1e-3, 2e-3, 5e-3, 1e-3),
+        case("random", 4, *rng.uniform(0.5, 2, size=4)),
+        case("queries that hardly differ", 3, 1.5, 0.1, 0.5, 2),
+    ]
+
+
+def _four_times_wider(run: Run, case: Case) -> Problem | None:
+    got = 2 * run.value(case, d=4 * case.arguments["d"])
+    return compare(run.value(case), got, 1e-12 * float(run.value(case)))
+
+
+def _twice_the_keys(run: Run, case: Case) -> Problem | None:
+    wider = {name: 2 * case.arguments[name] for name in ("key_mean", "key_std")}
+    got = 2 * run.value(case, **wider)
+    return compare(run.value(case), got, 1e-12 * float(run.value(case)))
+
+
+SCALE = Spec(
+    name="hw02.scale_for",
+    statement="scale_for(d, query_mean, query_std, key_mean, key_std): the number that q.k must be "
+    "multiplied by for the scores of one query with many keys to have variance 1, on average over "
+    "queries. All entries are independent, those of queries and of keys with this mean and standard "
+    "deviation. -> a number",
+    required=("d", "query_mean", "query_std", "key_mean", "key_std"),
+    reference=_scale_for,
+    ruler=scale_for_rows,
+    cases=_scale_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "four times the width, half the scale",
+            "The variance of a sum of independent terms grows with their number, its root with the root.",
+            _four_times_wider,
+        ),
+        Check(
+            "keys of twice the size, half the scale",
+            "Multiplying every key by 2 multiplies every score by 2.",
+            _twice_the_keys,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "one over the root of d", lambda d, query_mean, query_std, key_mean, key_std: d**-0.5,
+            "keys of twice the size, half the scale",
+            symptom="Right for mean 0 and variance 1, and for nothing else.",
+            cause="The premise of 1/sqrt(d) was taken for granted.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the variance for its root",
+            lambda d, query_mean, query_std, key_mean, key_std: scale_for_rows(
+                d, query_mean, query_std, key_mean, key_std) ** 2,
+            "four times the width, half the scale",
+            symptom="Scores far too small, the more so the wider the head.",
+            cause="A factor comes out of a variance squared: its root is what divides.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the mean of the queries forgotten",
+            lambda d, query_mean, query_std, key_mean, key_std: (
+                1 / (query_std * key_std * math.sqrt(d))
+            ),
+            "equals the reference",
+            symptom="Scores too large wherever queries have something in common.",
+            cause="What multiplies a key's entry is the query's entry, and the mean is a part of its "
+            "size: E[q^2] = std^2 + mean^2.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "all scores in one pot", _all_scores_scale, "equals the reference",
+            symptom="Scores too small as soon as the keys have a mean.",
+            cause="The variance over all queries and keys. What shifts a whole row does not count: "
+            "the softmax takes each row for itself.",
+            seen=MADE, chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=2,
+)  # fmt: skip
+
+# --- Which scores sharpen? ------------------------------------------------------------------------
+
+
+def _entropy_gradient(scores):
+    answer = np.zeros_like(scores)
+    for row in np.ndindex(scores.shape[:-1]):
+        weights, total = reference.softmax(scores[row]), reference.log_sum_exp(scores[row])
+        logs = [s - total if p > 0 else 0 * p for s, p in zip(scores[row], weights, strict=True)]
+        entropy = -sum(p * log for p, log in zip(weights, logs, strict=True))
+        answer[row] = [-p * (log + entropy) for p, log in zip(weights, logs, strict=True)]
+    return answer
+
+
+def entropy_slope(scores: Tensor) -> Tensor:
+    """The ruler."""
+    logs = scores.log_softmax(-1)
+    weights = logs.exp()
+    terms = weights * logs.masked_fill(weights == 0, 0.0)
+    return weights * terms.sum(-1, keepdim=True) - terms
+
+
+def _tame_logs(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights, and their logarithms with 0 for that of 0."""
+    logs = scores.log_softmax(-1)
+    return logs.exp(), logs.masked_fill(logs.exp() == 0, 0.0)
+
+
+def _no_mean(scores: Tensor) -> Tensor:
+    weights, logs = _tame_logs(scores)
+    return -weights * (logs + 1)
+
+
+def _only_itself(scores: Tensor) -> Tensor:
+    weights, logs = _tame_logs(scores)
+    return -weights * (1 - weights) * (logs + 1)
+
+
+def _log_of_zero(scores: Tensor) -> Tensor:
+    weights = scores.softmax(-1)
+    entropy = -(weights * weights.log()).sum(-1, keepdim=True)
+    return -weights * (weights.log() + entropy)
+
+
+def _entropy_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
+        return Case(label, {"scores": spread * rng.normal(size=shape)}, dtype)
+
+    hidden = case("some keys hidden by -inf", 2, 3, 6)
+    hidden.arguments["scores"][..., 1] = -np.inf
+    hidden.arguments["scores"][0, 0, 3:] = -np.inf
+    even = np.array([[1.0, 1.0, 1.0], [0.0, 1.0, 3.0]])
+    return [
+        Case("weights of a quarter and three quarters", {"scores": np.array([0.0, np.log(3.0)])}),
+        case("a row", 5),
+        Case("equal scores in one row of two", {"scores": even}),
+        case("as many rows as keys", 4, 4),
+        case("a batch of heads", 2, 3, 4, 7),
+        case("nearly decided", 3, 5, spread=10.0),
+        case("many keys", 2, 40),
+        case("scores in the thousands", 3, 6, spread=2000.0),
+        hidden,
+        case("one key", 3, 1),
+        case("float32", 4, 9, dtype=torch.float32),
+    ]
+
+
+def _finite(run: Run, case: Case) -> Problem | None:
+    if np.isfinite(run.value(case)).all():
+        return None
+    return Problem("finite numbers", "NaN or inf")
+
+
+def _entropy_slack(case: Case) -> float:
+    scores = case.arguments["scores"]
+    size = np.max(np.abs(scores), initial=0.0, where=np.isfinite(scores))
+    return _slack(case, scores.shape[-1], size)
+
+
+def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)
+    return compare(np.zeros_like(sums), sums, _entropy_slack(case), "sums of the rows")
+
+
+ENTROPY = Spec(
+    name="hw02.entropy_gradient",
+    statement="entropy_gradient(scores): the derivatives of H = -sum p ln p, p = softmax(scores), by each "
+    "score, row by row; 0 ln 0 counts as 0, and -inf hides a key. (*batch, S) -> (*batch, S)",
+    required=("scores",),
+    reference=_entropy_gradient,
+    ruler=entropy_slope,
+    cases=_entropy_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "finite numbers",
+            "A weight that is 0, or rounds to 0, adds nothing to the entropy, and its score no slope.",
+            _finite,
+        ),
+        Check(
+            "raising all scores changes nothing",
+            "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
+            _nothing_in_sum,
+        ),
+        _near(_entropy_slack),
+    ),
+    mutants=(
+        Mutant(
+            "the logarithm of 0", _log_of_zero, "finite numbers",
+            symptom="NaN as soon as a weight rounds to 0.",
+            cause="0 times -inf is NaN: the logarithm of a weight that has already become 0.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "each weight alone", _no_mean, "raising all scores changes nothing",
+            symptom="The derivatives of a row do not sum to 0.",
+            cause="-p (ln p + 1): as if a score moved nothing but its own weight, by p.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "only the diagonal of the Jacobian", _only_itself, "raising all scores changes nothing",
+            symptom="The derivatives of a row do not sum to 0, not even for two keys.",
+            cause="p (1 - p) is how a score moves its own weight. It moves all the others too.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the other sign", lambda scores: -entropy_slope(scores), "equals the reference",
+            symptom="A step along it sharpens where it should flatten.",
+            cause="The minus in front of the sum is missing.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "bits for nats", lambda scores: entropy_slope(scores) / math.log(2),
+            "equals the reference",
+            symptom="Everything is 1.44 times too large.",
+            cause="log2 in place of ln.",
+            seen=MADE, chapter=3,
+        ),
+    ),
+    chapter=3,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt -------------------------------------------------------------------------------------
+
+
+def in_double(scores, scale):
+    """torch's own, in float64."""
+    wide = scores.double()
+    return torch.softmax((wide - wide.amax(-1, keepdim=True)) * scale, -1).to(scores.dtype)
+
+
+def by_exponentials(scores, scale):
+    """Written out, in float32 at least; the keys from the last to the first."""
+    wide = (scores.float() if scores.dtype == torch.float16 else scores).flip(-1)
+    exponentials = ((wide - wide.amax(-1, keepdim=True)) * scale).exp()
+    return (exponentials / exponentials.sum(-1, keepdim=True)).flip(-1).to(scores.dtype)
+
+
+def by_logarithms(scores, scale):
+    """The logarithm of the sum, then one exponential."""
+    wide = scores.double()
+    wide = (wide - wide.amax(-1, keepdim=True)) * scale
+    return (wide - wide.logsumexp(-1, keepdim=True)).exp().to(scores.dtype)
+
+
+def _wide(scores: Tensor) -> Tensor:
+    return scores.float() if scores.dtype == torch.float16 else scores
+
+
+def _largest_magnitude(scores, scale):
+    scaled = _wide(scores) * scale
+    largest = scaled.masked_fill(scaled.isinf(), 0.0).abs().amax(-1, keepdim=True)
+    exponentials = (scaled - largest).exp()
+    return (exponentials / exponentials.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+def _second_axis(scores, scale):
+    return torch.softmax(_wide(scores) * scale, min(1, scores.ndim - 1)).to(scores.dtype)
+
+
+def _in_place(scores, scale):
+    kept = in_double(scores, scale)
+    scores.mul_(scale)
+    return kept
+
+
+def _not_back(scores, scale):
+    return torch.softmax(_wide(scores) * scale, -1)
+
+
+def _half_overflow(scores, scale):
+    scaled = scores * scale
+    exponentials = (_wide(scaled) - _wide(scaled).amax(-1, keepdim=True)).exp()
+    return (exponentials / exponentials.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+def _not_quite_hidden(scores, scale):
+    return in_double(scores.clamp(min=-1e4), scale)
+
+
+def _small_number(scores, scale):
+    wide = scores.double()
+    exponentials = ((wide - wide.amax(-1, keepdim=True)) * scale).exp()
+    return (exponentials / (exponentials.sum(-1, keepdim=True) + 1e-6)).to(scores.dtype)
+
+
+HUNT = Hunt(
+    name="hw02.hunt",
+    function="test_softmax",
+    statement="test_softmax(implementation): raises unless implementation(scores, scale) is the softmax of "
+    "scores * scale along the last axis, for scores (*batch, S) in float16, float32 or float64 and a "
+    "scale above 0, in the dtype of the scores and as exact as it allows. Each row has a finite score; "
+    "-inf hides a key.",
+    right={
+        "torch's own, in float64": in_double,
+        "written out": by_exponentials,
+        "by logarithms": by_logarithms,
+    },
+    mutants=(
+        Mutant(
+            "exponentials that overflow",
+            lambda scores, scale: exponentials_that_overflow(
+                _wide(scores) * scale).to(scores.dtype),
+            "the hunt",
+            symptom="NaN for large scores.",
+            cause="exp is taken before anything is subtracted: inf / inf.",
+            seen="source notes, 002:28", chapter=3,
+        ),
+        Mutant(
+            "one maximum for the whole batch",
+            lambda scores, scale: the_maximum_of_the_batch(_wide(scores) * scale).to(scores.dtype),
+            "the hunt",
+            symptom="A row that lies far below another of its batch becomes 0/0.",
+            cause="scores.max() where each row needs its own largest score.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the largest magnitude subtracted", _largest_magnitude, "the hunt",
+            symptom="A row of scores that are all far below zero becomes 0/0.",
+            cause="abs().amax() in place of amax(): what is subtracted must be the largest score.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "an axis counted from the front", _second_axis, "the hunt",
+            symptom="Right for one matrix of scores, wrong for a batch of them.",
+            cause="softmax(dim=1); counted from the end it is always dim=-1.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the caller's scores scaled", _in_place, "the hunt",
+            symptom="The answer is right; the second call with the same tensor is not.",
+            cause="scores.mul_ works in place, on a tensor of the caller.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "the scale for a temperature", lambda scores, scale: in_double(scores, 1 / scale),
+            "the hunt",
+            symptom="A larger scale makes the weights more even.",
+            cause="The scores are divided by what should multiply them.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "float32 comes back", _not_back, "the hunt",
+            symptom="Half precision goes in, single comes out, and twice the memory is used.",
+            cause="What was computed in float32 is not turned back into the dtype of the scores.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "scaled in half precision", _half_overflow, "the hunt",
+            symptom="NaN in float16 for scores that are finite.",
+            cause="scores * scale passes 65504 before anything is subtracted or widened.",
+            seen="PaddlePaddle/Paddle pull request 41933; ultralytics pull request 24990", chapter=3,
+        ),
+        Mutant(
+            "not quite hidden", _not_quite_hidden, "the hunt",
+            symptom="What is hidden by -inf gets a share, if what is seen lies far below zero or the "
+            "scale is tiny.",
+            cause="-inf is replaced by -10000, which is only a low score among others.",
+            seen=MADE, chapter=3,
+        ),
+        Mutant(
+            "a small number for safety", _small_number, "the hunt",
+            symptom="Rows sum to 1 in six digits, and float64 has fifteen.",
+            cause="1e-6 is added to the sum, which is never below 1 once the largest is subtracted.",
+            seen=MADE, chapter=3,
+        ),
+    ),
+    points=4,
+    minutes=30,
+    difficulty="core",
+    chapter=3,
+)  # fmt: skip
+
+ASSIGNMENT = Assignment(
+    name="hw02",
+    title="How large is a score?",
+    weeks="2",
+    chapters=(2, 3),
+    parts=(
+        Task(WINDOW, "windowed", 10, "warm-up"),
+        Task(LEVEL, "level", 15, "core"),
+        Task(SCALE, "scale_for", 20, "core"),
+        Task(ENTROPY, "entropy_gradient", 35, "challenge", ("torch.autograd.grad",)),
+        HUNT,
+        Written(
+            "hw02-additive-scale", "explanation", 2, 10,
+            "1 point: tanh lies between -1 and 1, so the size of an additive score is at most the sum of "
+            "|w_v|, whatever the widths of query and key. 1 point: the width that matters is h, the "
+            "number of terms; with entries of w_v of one size the variance grows with h, and drawing "
+            "w_v with standard deviation 1/sqrt(h) divides by the root: the scale is in the weights. "
+            "That large inputs saturate the tanh may be said in addition, and does not replace either.",
+        ),
+        Written(
+            "hw02-every-row", "explanation", 2, 15,
+            "1 point: what is lost: a query can no longer be more or less decided than another; twice "
+            "the query gives the same weights, so training can not sharpen or flatten a row by its "
+            "size. 1 point: two keys: the standardized scores are 1 and -1 whatever the gap, so "
+            "the larger weight is 1 / (1 + e^-2) = 0.88, never more and never less (equal scores: "
+            "0/0). Half a point for a bound without the number.",
+        ),
+        Written(
+            "hw02-keys-seen", "experiment", 3, 20,
+            "1 point: the table or plot is there: at least five sizes of score and three numbers of "
+            "keys, medians over many rows. 1 point: for small scores the share of keys seen does not "
+            "depend on n and is near exp(-sigma^2 / 2), with numbers. 1 point: for large scores it "
+            "breaks: the keys seen fall to a few, near or above sigma = sqrt(2 ln n), later the more keys "
+            "there are; with numbers, or with a reason (the formula promises fewer than one key "
+            "there, but one is always seen).",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,991 @@
+"""Homework 3: masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ... import reference
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..tasks import Assignment, Hunt, Task, Written
+
+# --- How many pairs -------------------------------------------------------------------------------
+
+
+def _count_reference(num_queries, num_keys, window):
+    """Query by query: its newest and its oldest key, and how many there are from one to the other."""
+    total = 0
+    for i in range(num_queries):
+        newest = i + num_keys - num_queries
+        oldest = max(newest - window + 1, 0)
+        total += max(newest - oldest + 1, 0)
+    return total
+
+
+def _rows(num_queries, num_keys):
+    """How many keys lie at or before each query; a negative number of keys for none."""
+    return torch.arange(num_queries) + num_keys - num_queries + 1
+
+
+def counted_on_both_sides(num_queries, num_keys, window):
+    """The window also reaches into the future."""
+    back = _rows(num_queries, num_keys) - 1
+    first, last = (back - window + 1).clamp(min=0), (back + window - 1).clamp(max=num_keys - 1)
+    return int((last - first + 1).clamp(min=0).sum())
+
+
+def counted_without_cache(num_queries, num_keys, window):
+    """As if the first query stood at the first key."""
+    return int(_rows(num_queries, num_queries).clamp(max=min(window, num_keys)).sum())
+
+
+def counted_below_nothing(num_queries, num_keys, window):
+    """Queries before the first key count as negative."""
+    return int(_rows(num_queries, num_keys).clamp(max=window).sum())
+
+
+def counted_one_too_many(num_queries, num_keys, window):
+    """A window of w + 1 keys."""
+    return int(_rows(num_queries, num_keys).clamp(0, window + 1).sum())
+
+
+def counted_with_a_slash(num_queries, num_keys, window):
+    """The right number, as a float."""
+    return float(_rows(num_queries, num_keys).clamp(0, window).sum())
+
+
+def counted_in_a_table(num_queries, num_keys, window):
+    """Make the mask and count what is True."""
+    back = _rows(num_queries, num_keys)[:, None] - 1 - torch.arange(num_keys)
+    return int(((back >= 0) & (back < window)).sum())
+
+
+def _count_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, num_queries, num_keys, window) -> Case:
+        sizes = {"num_queries": num_queries, "num_keys": num_keys, "window": window}
+        return Case(label, sizes)
+
+    keys = int(rng.integers(20, 30))
+    return [
+        case("one pair", 1, 1, 1),
+        case("three tokens, a window of two", 3, 3, 2),
+        case("a window wider than the text", 4, 4, 9),
+        case("two new tokens after four", 2, 6, 3),
+        case("five queries, three keys", 5, 3, 2),
+        case("no keys", 3, 0, 2),
+        case("a chunk", int(rng.integers(3, 12)), keys, int(rng.integers(4, 16))),
+        case("far more queries than keys", 2000 + keys, 300, 70),
+        case("a cache too long for any table", 1000 + keys, 10**15, 700),
+    ]
+
+
+def _small(case: Case) -> bool:
+    return case.arguments["num_keys"] < 1000
+
+
+def _by_pairs(run: Run, case: Case) -> Problem | None:
+    """Count the pairs one by one."""
+    sizes = case.arguments["num_queries"], case.arguments["num_keys"]
+    table = [
+        reference.is_allowed(i, j, *sizes, causal=True, window=case.arguments["window"])
+        for i, j in np.ndindex(sizes)
+    ]
+    return compare(np.asarray(sum(table)), run.value(case), 0.0)
+
+
+COUNT_PAIRS = Spec(
+    name="hw03.count_pairs",
+    statement="count_pairs(num_queries, num_keys, window): an int, the number of pairs (i, j) with "
+    "0 <= i + S - L - j < window, for L = num_queries, S = num_keys, without making a table",
+    required=("num_queries", "num_keys", "window"),
+    reference=_count_reference,
+    cases=_count_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "the pairs of a small mask",
+            "Draw this mask with a pencil and count its Trues: each query has its own number of keys.",
+            _by_pairs,
+            when=lambda case: _small(case) and case.arguments["num_queries"] < 100,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the future counted too", counted_on_both_sides, "the pairs of a small mask",
+            symptom="Nearly twice as many pairs.",
+            cause="The window is counted on both sides of a query; the causal one ends at the query.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the cache not counted", counted_without_cache, "the pairs of a small mask",
+            symptom="Right where L = S; too few pairs with a cache.",
+            cause="The first query is taken to stand at the first key: the S - L is missing.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "fewer than no keys", counted_below_nothing, "the pairs of a small mask",
+            symptom="Too small, even negative, when there are more queries than keys.",
+            cause="A query before the first key has no keys; here it has a negative number of them.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a window of w + 1", counted_one_too_many, "the pairs of a small mask",
+            symptom="One pair too many for every query that stands far enough from the start.",
+            cause="The query's own key is one of the w.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a count that is not whole", counted_with_a_slash, "the right shape and dtype",
+            symptom="5.0 for 5, and a number that is off by some units above 2 to the power 53.",
+            cause="A float, as / gives; // stays whole.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the pairs of a whole table", counted_in_a_table, "RuntimeError",
+            symptom="Memory runs out for a long cache.",
+            cause="A mask of L S entries is made only to be counted.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=2,
+)  # fmt: skip
+
+# --- The mean of the words ------------------------------------------------------------------------
+
+
+def _mean_reference(x, real):
+    """Add up the real tokens of each sample, one by one."""
+    answer = np.zeros((x.shape[0], x.shape[2]), dtype=x.dtype)
+    for b in range(len(x)):
+        words = [x[b, i] for i in range(x.shape[1]) if real[b, i]]
+        for word in words:
+            answer[b] += word / len(words)
+    return answer
+
+
+def _mean_of_shares(x, real):
+    """Each real token's share, added up."""
+    count = real.sum(1).clamp(min=1)[:, None, None]
+    return (x.masked_fill(~real[..., None], 0.0) / count).sum(1)
+
+
+def mean_of_everything(x, real):
+    """Divide by the length."""
+    return (x.masked_fill(~real[..., None], 0.0) / x.shape[1]).sum(1)
+
+
+def mean_by_product(x, real):
+    """Multiply by zero what is padding."""
+    count = real.sum(1).clamp(min=1)[:, None, None]
+    return (x * real[..., None] / count).sum(1)
+
+
+def mean_without_guard(x, real):
+    """Divide by the number of words, also if it is 0."""
+    return x.masked_fill(~real[..., None], 0.0).sum(1) / real.sum(1)[:, None].to(x.dtype)
+
+
+def mean_cleared_too_late(x, real):
+    """Divide by 0, and clear the NaN."""
+    count = real.sum(1)[:, None].to(x.dtype)
+    words = x.nan_to_num(0.0, 0.0, 0.0) * real[..., None] / count[..., None]
+    return words.sum(1).nan_to_num(0.0)
+
+
+def mean_of_a_sum(x, real):
+    """Add up in the dtype of x, then divide."""
+    words = x.masked_fill(~real[..., None], 0.0)
+    return words.sum(1) / real.sum(1).clamp(min=1)[:, None]
+
+
+def _mean_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, real, width, padding=None, dtype=torch.float64, scale=1.0) -> Case:
+        real = np.asarray(real, dtype=bool)
+        x = rng.normal(size=(*real.shape, width)) * scale
+        if padding is not None:
+            x[~real] = rng.choice(padding, size=x[~real].shape)
+        return Case(label, {"x": x, "real": real}, dtype)
+
+    def lengths(counts, longest):
+        return [[place < count for place in range(longest)] for count in counts]
+
+    half = case("large numbers in float16", lengths((50, 40), 50), 3, dtype=torch.float16)
+    half.arguments["x"][...] = 3000 + 100 * half.arguments["x"]
+    return [
+        case("one word", [[1]], 2),
+        case("two words and a padding", [[1, 1, 0]], 2),
+        case("padding on the left", [[0, 0, 1, 1], [0, 1, 1, 1]], 3),
+        case("padding that holds inf and NaN", lengths((3, 5, 1), 5), 4, [np.nan, np.inf, -np.inf]),
+        case("a sample without a word", lengths((2, 0, 4), 4), 3),
+        case("no words, and NaN", lengths((0, 3), 3), 2, [np.nan]),
+        half,
+    ]
+
+
+def _padding_unread(run: Run, case: Case) -> Problem | None:
+    """Other numbers at the padded places: the same answer, to the last bit."""
+    x = case.arguments["x"].copy()
+    x[~case.arguments["real"]] = -7.5
+    return compare(run.value(case, x=x), run.value(case), 0.0, "with -7.5 as padding, the means")
+
+
+def _mean_gradient(run: Run, case: Case) -> Problem | None:
+    real = case.arguments["real"]
+    count = np.maximum(real.sum(1), 1)[:, None, None]
+    expected = np.broadcast_to(real[..., None] / count, case.arguments["x"].shape)
+    return compare(expected, run.gradients(case, ["x"])["x"], 1e-12, "the gradient of x")
+
+
+def _without_words(run: Run, case: Case) -> Problem | None:
+    empty = ~case.arguments["real"].any(1)
+    got = run.value(case)[empty]
+    return compare(np.zeros_like(got), got, 0.0, "the samples without a word")
+
+
+MEAN_OF_WORDS = Spec(
+    name="hw03.mean_of_words",
+    statement="mean_of_words(x, real): the mean of each sample's real tokens, (B, D); x (B, L, D), real "
+    "boolean (B, L); padding may hold inf and NaN, no real token gives zeros",
+    required=("x", "real"),
+    reference=_mean_reference,
+    ruler=_mean_of_shares,
+    cases=_mean_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "padding is not read",
+            "What stands at a padded place, be it inf or NaN, must not change the answer.",
+            _padding_unread,
+        ),
+        Check(
+            "no words give zeros",
+            "A sample without a real token has the mean 0, by agreement.",
+            _without_words,
+            when=lambda case: not case.arguments["real"].any(1).all(),
+        ),
+        Check(
+            "the gradient is even and finite",
+            "Each of n real tokens gets the gradient 1/n, each padded one 0, and none gets NaN.",
+            _mean_gradient,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        Check(
+            "a large sum does not overflow",
+            "The mean fits into float16 and the sum on the way to it does not.",
+            lambda run, case: (
+                None if np.isfinite(run.value(case)).all() else Problem("finite means", "inf or NaN")
+            ),
+            when=lambda case: case.dtype == torch.float16,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "padding in the denominator", mean_of_everything, "the gradient is even and finite",
+            symptom="Short sentences have short vectors.",
+            cause="The sum of the words is divided by L, not by their number.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "zero times NaN", mean_by_product, "padding is not read",
+            symptom="NaN as soon as one padded place holds inf or NaN.",
+            cause="x * mask: 0 x NaN is NaN, and 0 x inf as well. Replace, do not multiply.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a mean of no words", mean_without_guard, "no words give zeros",
+            symptom="One empty sample turns the loss into NaN.",
+            cause="0/0: the number of words is 0.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the mean cleared too late", mean_cleared_too_late, "the gradient is even and finite",
+            symptom="The mean is right; the first backward pass gives NaN.",
+            cause="0/0 is made and then replaced: its gradient is NaN all the same.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a sum too large for its dtype", mean_of_a_sum, "a large sum does not overflow",
+            symptom="inf in float16, where the largest number is 65,504.",
+            cause="The sum is made in the dtype of x and divided afterwards.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=2,
+)  # fmt: skip
+
+# --- A chunk, a cache, and padding on the left ----------------------------------------------------
+
+
+def _chunk_reference(pads, num_cached, num_new):
+    """Place by place: a word sees words not after it, padding sees itself."""
+    keys = num_cached + num_new
+    mask = np.zeros((len(pads), 1, num_new, keys), dtype=bool)
+    for b, _, i, j in np.ndindex(mask.shape):
+        place = num_cached + i
+        mask[b, 0, i, j] = pads[b] <= j <= place or j == place
+    return mask
+
+
+def _places(pads, num_cached, num_new) -> tuple[Tensor, Tensor, Tensor]:
+    """Places of the queries and of the keys, and how many pads stand before them."""
+    keys = num_cached + num_new
+    return torch.arange(num_cached, keys)[:, None], torch.arange(keys), pads[:, None, None]
+
+
+def chunk_top_left(pads, num_cached, num_new):
+    """The first new token at place 0."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    place = place - num_cached
+    return ((key <= place) & (key >= pad) | (key == place))[:, None]
+
+
+def chunk_padded_on_the_right(pads, num_cached, num_new):
+    """The last keys are the padding."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return ((key <= place) & (key < num_cached + num_new - pad) | (key == place))[:, None]
+
+
+def chunk_with_empty_rows(pads, num_cached, num_new):
+    """A padded query sees nothing."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return ((key <= place) & (key >= pad))[:, None]
+
+
+def chunk_padding_reads_padding(pads, num_cached, num_new):
+    """A padded query sees the padding before it."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return ((key <= place) & ((key >= pad) | (place < pad)))[:, None]
+
+
+def chunk_own_place_for_padding_only(pads, num_cached, num_new):
+    """Words see the whole cache, padding included."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return ((key <= place) & (place >= pad) | (key == place))[:, None]
+
+
+def chunk_without_order(pads, num_cached, num_new):
+    """Words see the whole chunk: with a cache there is no future, or so it is said."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return ((key >= pad) & (place >= pad) | (key == place))[:, None]
+
+
+def chunk_without_heads(pads, num_cached, num_new):
+    """(B, L, S)."""
+    place, key, pad = _places(pads, num_cached, num_new)
+    return (key <= place) & (key >= pad) | (key == place)
+
+
+def _chunk_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, pads, num_cached, num_new) -> Case:
+        sizes = {"num_cached": num_cached, "num_new": num_new}
+        return Case(label, {"pads": np.asarray(pads), **sizes})
+
+    return [
+        case("one word", [0], 0, 1),
+        case("a prompt at once", [1, 0], 0, 3),
+        case("one more word", [0, 2], 4, 1),
+        case("a chunk that begins in the padding", [0, 3], 1, 3),
+        case("a chunk of nothing but padding", [5, 1, 2], 2, 2),
+        case("a long prompt in chunks", rng.integers(0, 9, size=5), 4, 7),
+    ]
+
+
+def _part(where: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
+    """A check of the places where `where` is true, of places of queries, of keys, and pads."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        pads, cached, new = case.arguments.values()
+        place = np.arange(cached, cached + new)[:, None]
+        region = where(place, np.arange(cached + new), pads[:, None, None])[:, None]
+        expected, got = run.expected(case)[0], run.value(case)
+        return compare(expected & region, got & region, 0.0, "there, the mask")
+
+    return test
+
+
+CHUNK_MASK = Spec(
+    name="hw03.chunk_mask",
+    statement="chunk_mask(pads, num_cached, num_new): boolean (B, 1, num_new, num_cached + num_new); the "
+    "first pads[b] tokens of sample b are padding; a word sees the words up to its own place, a padding "
+    "token sees its own place only; pads (B)",
+    required=("pads", "num_cached", "num_new"),
+    reference=_chunk_reference,
+    cases=_chunk_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "every query sees its own place",
+            "Query i of the chunk stands at key num_cached + i, and sees it: no row is empty.",
+            _part(lambda place, key, pad: key + 0 * pad == place),
+        ),
+        Check(
+            "the future is hidden",
+            "No query sees a key that stands after its own place.",
+            _part(lambda place, key, pad: key + 0 * pad > place),
+        ),
+        Check(
+            "words see the words before them",
+            "A word sees every word of its sample up to its own place, cached or new.",
+            _part(lambda place, key, pad: (key >= pad) & (key < place)),
+        ),
+        Check(
+            "words do not read padding",
+            "The first pads[b] keys of sample b are padding, in the cache as in the chunk.",
+            _part(lambda place, key, pad: (key < pad) & (place >= pad)),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the chunk at the top left", chunk_top_left, "every query sees its own place",
+            symptom="Right for the whole prompt at once; with a cache new words see the oldest only.",
+            cause="The queries are numbered from 0; the chunk begins at place num_cached.",
+            seen="pytorch issues 144858 and 108108; x-transformers issue 187", chapter=4,
+        ),
+        Mutant(
+            "a chunk without order", chunk_without_order, "the future is hidden",
+            symptom="Right word by word; in a chunk of several words the first sees the last.",
+            cause="The causal mask is left out, as if a cache had no future.",
+            seen="rasbt/LLMs-from-scratch issues 697 and 1013", chapter=4,
+        ),
+        Mutant(
+            "a chunk padded on the right", chunk_padded_on_the_right,
+            "words see the words before them",
+            symptom="The newest words are hidden and the padding is read.",
+            cause="The last keys are taken for padding; in this batch the first ones are.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a chunk with empty rows", chunk_with_empty_rows, "every query sees its own place",
+            symptom="NaN from a softmax that does not expect an empty row.",
+            cause="A padded query sees neither padding nor words: nothing at all.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "padding that reads padding", chunk_padding_reads_padding, "equals the reference",
+            symptom="No real output changes; the padded rows are not what was agreed upon.",
+            cause="A padded query sees all the padding before it; only its own place was asked for.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "rows hidden in place of keys", chunk_own_place_for_padding_only,
+            "words do not read padding",
+            symptom="Every word reads the padding of its sample.",
+            cause="The padding is hidden on the axis of the queries, not on that of the keys.",
+            seen="source notes, 001:1491", chapter=4,
+        ),
+        Mutant(
+            "a chunk mask of rank 3", chunk_without_heads, "the right shape and dtype",
+            symptom="(B, L, S) meets (B, H, L, S): an error, or samples taken for heads where B = H.",
+            cause="The axis for the heads is missing.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=2,
+)  # fmt: skip
+
+# --- A buffer that is not full --------------------------------------------------------------------
+
+
+def _buffer_reference(query, key, value, mask):
+    """Query by query, over the slots that it may see and no others."""
+    shape = (*query.shape[:3], key.shape[2])
+    mask = np.broadcast_to(mask, shape)
+    root = np.sqrt(query.dtype.type(query.shape[3]))
+    answer = np.zeros((*query.shape[:3], value.shape[3]), dtype=query.dtype)
+    for b, h, i in np.ndindex(shape[:3]):
+        slots = np.flatnonzero(mask[b, h, i])
+        scores = [reference.dot(query[b, h, i], key[b, h, j]) / root for j in slots]
+        for weight, j in zip(reference.softmax(np.array(scores)), slots, strict=True):
+            answer[b, h, i] += weight * value[b, h, j]
+    return answer
+
+
+def _attend(query, key, value, mask, empty=None):
+    """Attention as most pages have it; with `empty`, these rows are zero."""
+    scores = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(~mask, -math.inf)
+    if empty is None:
+        return scores.softmax(-1) @ value
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ value
+
+
+def _no_key(mask: Tensor) -> Tensor:
+    return ~mask.any(-1, keepdim=True)
+
+
+def _unseen(mask: Tensor) -> Tensor:
+    return ~mask.any(-2).unsqueeze(-1)
+
+
+def _clean(query, key, value, mask):
+    """Slots that nobody sees are emptied first."""
+    key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
+    return _attend(query, key, value, mask, _no_key(mask))
+
+
+def buffer_read(query, key, value, mask):
+    """-inf for what is hidden, and nothing else."""
+    return _attend(query, key, value, mask, _no_key(mask))
+
+
+def buffer_answer_wiped(query, key, value, mask):
+    """Replace the NaN of the answer."""
+    return _attend(query, key, value, mask).nan_to_num(0.0, 0.0, 0.0)
+
+
+def buffer_values_only(query, key, value, mask):
+    """Empty the values; hidden scores are replaced anyway."""
+    return _attend(query, key, value.masked_fill(_unseen(mask), 0.0), mask, _no_key(mask))
+
+
+def buffer_lowest_number(query, key, value, mask):
+    """The dtype's lowest number for -inf."""
+    key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) @ value
+
+
+def buffer_empty_is_nan(query, key, value, mask):
+    """Clean slots, and no care for empty rows."""
+    key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
+    return _attend(query, key, value, mask)
+
+
+def buffer_emptied_for_all(query, key, value, mask):
+    """Empty what is hidden from any query."""
+    hidden = ~mask.all(-2).unsqueeze(-1)
+    key, value = (t.masked_fill(hidden, 0.0) for t in (key, value))
+    return _attend(query, key, value, mask, _no_key(mask))
+
+
+def buffer_emptied_in_place(query, key, value, mask):
+    """Empty the caller's buffers."""
+    for buffer in (key, value):
+        buffer.detach().masked_fill_(_unseen(mask), 0.0)
+    return _attend(query, key, value, mask, _no_key(mask))
+
+
+def _buffer_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, mask, heads, widths, *, batch=None, length=None, left=(), dtype=torch.float64):
+        mask = np.asarray(mask, dtype=bool)
+        batch = len(mask) if batch is None else batch
+        length, slots = length or mask.shape[2], mask.shape[3]
+        query = rng.normal(size=(batch, heads, length, widths[0]))
+        key, value = (rng.normal(size=(batch, heads, slots, width)) for width in widths)
+        if left:
+            unseen = ~np.broadcast_to(mask.any(2), (batch, heads, slots))
+            for buffer in (key, value):
+                buffer[unseen] = rng.choice(left, size=buffer[unseen].shape)
+        return Case(label, {"query": query, "key": key, "value": value, "mask": mask}, dtype)
+
+    def chunk(written, slots, length):
+        """Causal for the last `length` of the written slots of each sample."""
+        place = np.asarray(written)[:, None, None, None] - length + np.arange(length)[:, None]
+        return np.arange(slots) <= place
+
+    odd = [np.nan, np.inf, -np.inf, 1e30]
+    return [
+        case("two slots, one written", [[[[1, 0]]]], 1, (2, 2)),
+        case("a causal mask for all samples", chunk([4], 4, 3), 2, (4, 3), batch=2),
+        case("an unwritten slot holds NaN", chunk([3], 4, 2), 1, (3, 2), left=[np.nan]),
+        case(
+            "one row of the mask for all queries",
+            chunk([2, 4], 5, 1),
+            2,
+            (4, 3),
+            length=3,
+            left=odd,
+        ),
+        case("queries with no slot", chunk([3, 1], 4, 3), 2, (4, 5), left=[0.0]),
+        case("empty rows and leftovers", chunk([5, 2, 6], 8, 4), 3, (5, 4), left=odd),
+        case("float16", chunk([3, 5], 6, 2), 2, (8, 3), left=[np.nan, 6e4], dtype=torch.float16),
+        case("a mask for each head", rng.random((2, 3, 5, 7)) < 0.5, 3, (6, 4)),
+    ]
+
+
+def _has_odd(case: Case) -> bool:
+    return not np.isfinite(case.arguments["key"]).all()
+
+
+def _leftovers(run: Run, case: Case) -> Problem | None:
+    """Zeros in the unwritten slots: the same answer."""
+    arguments = case.arguments
+    unseen = ~np.broadcast_to(arguments["mask"].any(2), arguments["key"].shape[:3])
+    empty = {name: arguments[name].copy() for name in ("key", "value")}
+    for buffer in empty.values():
+        buffer[unseen] = 0.0
+    tolerance = run.expected(case)[1]
+    what = "with zeros in the unwritten slots, the answer"
+    return compare(run.value(case, **empty), run.value(case), tolerance, what)
+
+
+def _gradients(run: Run, case: Case) -> Problem | None:
+    for name, gradient in run.gradients(case, ["query", "key", "value"]).items():
+        if not np.isfinite(gradient).all():
+            return Problem(f"a finite gradient of {name}", "inf or NaN in it")
+    return None
+
+
+def _no_slot(case: Case) -> np.ndarray:
+    shape = (*case.arguments["query"].shape[:3], case.arguments["key"].shape[2])
+    return ~np.broadcast_to(case.arguments["mask"], shape).any(-1)
+
+
+def _zeros(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)[_no_slot(case)]
+    return compare(np.zeros_like(got), got, 0.0, "the rows of queries with no slot")
+
+
+BUFFER_ATTENTION = Spec(
+    name="hw03.buffer_attention",
+    statement="buffer_attention(query, key, value, mask): attention (B, H, L, d), (B, H, C, d), "
+    "(B, H, C, dv) -> (B, H, L, dv) over the slots where the mask, four axes that broadcast with "
+    "(B, H, L, C), is True; slots that nobody sees hold anything; a query with no slot gives zeros",
+    required=("query", "key", "value", "mask"),
+    reference=_buffer_reference,
+    ruler=_clean,
+    cases=_buffer_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "leftovers are not read",
+            "A slot that no query may see must not change the answer, whatever it holds.",
+            _leftovers,
+            when=_has_odd,
+        ),
+        Check(
+            "a query with no slot gives zeros",
+            "A row of the mask without any True has an answer of zeros, not NaN and not a mean.",
+            _zeros,
+            when=lambda case: bool(_no_slot(case).any()),
+        ),
+        Check(
+            "the gradients are finite",
+            "The answer is right and a gradient is not: some leftover is still multiplied on the way "
+            "back.",
+            _gradients,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "leftovers times zero", buffer_read, "leftovers are not read",
+            symptom="NaN for a buffer that was never written, and only sometimes.",
+            cause="The weight of a hidden slot is 0, and 0 x NaN is NaN in the sum over the values.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the answer wiped", buffer_answer_wiped, "leftovers are not read",
+            symptom="Zeros for queries that have words to read.",
+            cause="NaN is replaced in the answer, where it has spread to everything already.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "leftovers on the way back", buffer_values_only, "the gradients are finite",
+            symptom="The answer is right; training stops with NaN in the gradient of the query.",
+            cause="The gradient of the query is a product with the keys, that of the weights one with the "
+            "values: a leftover in either is still multiplied by 0.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the lowest number in a buffer", buffer_lowest_number,
+            "a query with no slot gives zeros",
+            symptom="A query without a slot reads the mean of all of them.",
+            cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
+            seen="pytorch issue 103963; d2l pull request 2423", chapter=4,
+        ),
+        Mutant(
+            "a buffer row of NaN", buffer_empty_is_nan, "a query with no slot gives zeros",
+            symptom="NaN for a query that may see nothing.",
+            cause="The softmax of nothing but -inf is 0/0.",
+            seen="pytorch issue 103963", chapter=4,
+        ),
+        Mutant(
+            "slots emptied for everybody", buffer_emptied_for_all, "equals the reference",
+            symptom="Right while all queries see the same slots; wrong under a causal mask.",
+            cause="all where any is meant: a slot hidden from one query is emptied for the others too.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the caller's buffer emptied", buffer_emptied_in_place, "the inputs stay as they were",
+            symptom="The cache has lost what another mask would have shown.",
+            cause="masked_fill_ with an underscore changes its tensor.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    chapter=4,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt -------------------------------------------------------------------------------------
+
+
+def right_formula(query, key, value, mask):
+    """-inf before the softmax, and empty rows cleared."""
+    return _attend(query, key, value, mask, _no_key(mask))
+
+
+def right_loop(query, key, value, mask):
+    """Query by query, over its own keys only."""
+    mask = mask.expand(*query.shape[:3], key.shape[2])
+    answer = query.new_zeros(*query.shape[:3], value.shape[3])
+    for b, h, i in np.ndindex(tuple(query.shape[:3])):
+        seen = mask[b, h, i]
+        scores = key[b, h, seen] @ query[b, h, i] / query.shape[-1] ** 0.5
+        answer[b, h, i] = scores.softmax(0) @ value[b, h, seen]
+    return answer
+
+
+def right_exponentials(query, key, value, mask):
+    """Exponentials of what is allowed, added up, and divided at the very end."""
+    scores = torch.einsum("bhld,bhsd->bhls", query / query.shape[-1] ** 0.5, key)
+    scores = scores.masked_fill(~mask, -math.inf)
+    top = scores.amax(-1, keepdim=True).masked_fill(_no_key(mask), 0.0)
+    exponentials = (scores - top).exp()
+    total = exponentials.sum(-1, keepdim=True).masked_fill(_no_key(mask), 1.0)
+    return torch.einsum("bhls,bhse->bhle", exponentials, value) / total
+
+
+def right_library(query, key, value, mask):
+    """The library's function, with empty rows cleared."""
+    mask = mask.expand(*query.shape[:3], key.shape[2])
+    empty = _no_key(mask)
+    answer = scaled_dot_product_attention(query, key, value, attn_mask=mask | empty)
+    return answer.masked_fill(empty, 0.0)
+
+
+def right_backwards(query, key, value, mask):
+    """From the last key to the first: another order of summation."""
+    mask = mask.expand(*query.shape[:3], key.shape[2])
+    return right_formula(query, key.flip(2), value.flip(2), mask.flip(3))
+
+
+def _with(query, key, value, mask, weights):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    return weights(scores, mask.expand(scores.shape)) @ value
+
+
+def hides_where_true(query, key, value, mask):
+    """True read as hide."""
+    return right_formula(query, key, value, ~mask)
+
+
+def masks_after_softmax(query, key, value, mask):
+    """Hidden weights set to 0."""
+    return _with(query, key, value, mask, lambda s, m: s.softmax(-1) * m)
+
+
+def fills_with_a_constant(query, key, value, mask):
+    """-1e9 for -inf."""
+    return _with(query, key, value, mask, lambda s, m: s.masked_fill(~m, -1e9).softmax(-1))
+
+
+def empties_to_nan(query, key, value, mask):
+    """No care for empty rows."""
+    return _attend(query, key, value, mask)
+
+
+def first_sample_for_all(query, key, value, mask):
+    """The mask of sample 0 for every sample."""
+    return right_formula(query, key, value, mask.expand(*query.shape[:3], key.shape[2])[:1])
+
+
+def first_head_for_all(query, key, value, mask):
+    """The mask of head 0 for every head."""
+    return right_formula(query, key, value, mask.expand(*query.shape[:3], key.shape[2])[:, :1])
+
+
+def last_query_for_all(query, key, value, mask):
+    """The last query's row for all queries."""
+    return right_formula(query, key, value, mask[..., -1:, :])
+
+
+def drowned_by_the_hidden(query, key, value, mask):
+    """Softmax of everything, hidden weights cleared, divided by what is left."""
+
+    def weights(scores, allowed):
+        kept = scores.softmax(-1) * allowed
+        total = kept.sum(-1, keepdim=True)
+        return kept / total.masked_fill(total == 0, 1.0)
+
+    return _with(query, key, value, mask, weights)
+
+
+def scaled_by_the_values(query, key, value, mask):
+    """1/sqrt(dv)."""
+    root = (query.shape[-1] / value.shape[-1]) ** 0.5
+    return right_formula(query * root, key, value, mask)
+
+
+def scales_the_caller(query, key, value, mask):
+    """The query divided in place."""
+    query /= query.shape[-1] ** 0.5
+    return right_formula(query * query.shape[-1] ** 0.5, key, value, mask)
+
+
+HUNT = Hunt(
+    name="hw03.hunt",
+    function="test_masked_attention",
+    statement="test_masked_attention(implementation): raise unless implementation(query, key, value, "
+    "mask) is masked attention: (B, H, L, d), (B, H, S, d), (B, H, S, dv) -> (B, H, L, dv), True = may "
+    "attend, an empty row gives zeros, inputs stay as they were",
+    right={
+        "the formula": right_formula,
+        "a loop over the queries": right_loop,
+        "exponentials, divided last": right_exponentials,
+        "the library": right_library,
+        "from the last key to the first": right_backwards,
+    },
+    mutants=(
+        Mutant(
+            "True hides", hides_where_true, "the hunt",
+            symptom="What should be seen is hidden, and what should be hidden is seen.",
+            cause="The polarity of nn.MultiheadAttention.",
+            seen="rasbt/LLMs-from-scratch issue 1061", chapter=4,
+        ),
+        Mutant(
+            "weights cleared after the softmax", masks_after_softmax, "the hunt",
+            symptom="The weights of what is allowed sum to less than 1.",
+            cause="The mask multiplies the weights.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "-1e9 for minus infinity", fills_with_a_constant, "the hunt",
+            symptom="A query that may see nothing reads the mean of everything.",
+            cause="Equal scores give equal weights, however low they are.",
+            seen="annotated-transformer and d2l", chapter=4,
+        ),
+        Mutant(
+            "0/0 in an empty row", empties_to_nan, "the hunt",
+            symptom="A query that may see nothing answers NaN.",
+            cause="The softmax of nothing but -inf.",
+            seen="pytorch issue 103963", chapter=4,
+        ),
+        Mutant(
+            "sample 0 decides for all", first_sample_for_all, "the hunt",
+            symptom="Right for one sample; in a batch others get its padding.",
+            cause="mask[:1], broadcast over the batch.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "head 0 decides for all", first_head_for_all, "the hunt",
+            symptom="Right while all heads have one mask.",
+            cause="mask[:, :1], broadcast over the heads.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the last query decides for all", last_query_for_all, "the hunt",
+            symptom="Right for a padding mask; a causal one has no effect.",
+            cause="Only one row of the mask is read.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "drowned by hidden keys", drowned_by_the_hidden, "the hunt",
+            symptom="Zeros where a hidden key has by far the largest score.",
+            cause="The softmax is taken over everything; what is left of the rest is 0.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the scale of the values", scaled_by_the_values, "the hunt",
+            symptom="Right while values are as wide as keys.",
+            cause="The square root of the values' width, where queries and keys are summed over.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the caller's query divided", scales_the_caller, "the hunt",
+            symptom="The first answer is right; the second call on the same tensors is not.",
+            cause="query /= ... works in place.",
+            seen="made for this book", chapter=4,
+        ),
+    ),
+    points=4,
+    minutes=35,
+    difficulty="core",
+    chapter=4,
+)  # fmt: skip
+
+# --- The assignment -------------------------------------------------------------------------------
+
+WHOLE_ATTENTION = (
+    "F.scaled_dot_product_attention",
+    "F.multi_head_attention_forward",
+    "nn.MultiheadAttention",
+    "torch.nn.attention.flex_attention.flex_attention",
+)
+
+ASSIGNMENT = Assignment(
+    name="hw03",
+    title="Who may look at whom",
+    weeks="3",
+    chapters=(4,),
+    parts=(
+        Task(COUNT_PAIRS, "count_pairs", minutes=10, difficulty="warm-up"),
+        Task(MEAN_OF_WORDS, "mean_of_words", minutes=15, difficulty="core"),
+        Task(CHUNK_MASK, "chunk_mask", minutes=20, difficulty="core"),
+        Task(
+            BUFFER_ATTENTION,
+            "buffer_attention",
+            minutes=35,
+            difficulty="challenge",
+            forbidden=WHOLE_ATTENTION,
+        ),
+        HUNT,
+        Written(
+            "hw03-only-causal",
+            "explanation",
+            points=2,
+            minutes=10,
+            rubric="1 point: with padding on the right, every padded key stands after every real query, "
+            "so the causal mask hides it already. 1 point: two situations in which it fails, each with "
+            "its reason (half a point each): padding on the left; no causal mask (an encoder, or "
+            "cross-attention to a padded source); a loss or a mean that also counts padded places; a "
+            "cache that was filled with padding and goes on.",
+        ),
+        Written(
+            "hw03-extra-key",
+            "explanation",
+            points=2,
+            minutes=15,
+            rubric="1 point: the extra key adds e^0 = 1 to the denominator and 0 to the sum of values, so "
+            "the others' weights sum to less than 1 and an empty row is 0/1 = 0 without a special case "
+            "(half a point for the formula, half for the empty row). 1 point: a constant added to all of "
+            "a row's scores cancels in the softmax, and no longer does here, for the extra score stays 0; "
+            "the example with two equal scores (0: 1/3 each; ln 10: 10/21 each), or another one that is "
+            "right.",
+        ),
+        Written(
+            "hw03-reach",
+            "experiment",
+            points=3,
+            minutes=30,
+            rubric="1 point: a measured table or plot with several numbers of layers and several windows, "
+            "and a random start that is named. 1 point: the reach is n (w - 1), with the reason (each "
+            "layer passes on by w - 1 places at most), and the number of layers for 1,000 tokens with "
+            "w = 64 (999 / 63, rounded up: 16). 1 point: how the change falls with the distance, in "
+            "measured numbers (many powers of ten between a near place and the edge), and one sentence "
+            "on what that means: what can be reached is not what has an effect.",
+        ),
+    ),
+)

@@ -1,0 +1,882 @@
+"""Homework 4: multi-head attention."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ... import reference
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.multi_head_mutants import (
+    CutStraight,
+    EveryHthNumber,
+    HeadMajorMask,
+    HeadsFormula,
+    JoinedStraight,
+    SoftmaxOverHeads,
+    WholeWidth,
+)
+from ..tasks import Assignment, Hunt, Task, Written
+
+# --- Packed projections ---------------------------------------------------------------------------
+
+
+def _repack_reference(packed, num_heads):
+    """Row by row: where number i of head h's query, key or value stood, and where it belongs."""
+    answer = np.zeros_like(packed)
+    d = len(packed) // (3 * num_heads)
+    for h, part, i in np.ndindex(num_heads, 3, d):
+        answer[part * num_heads * d + h * d + i] = packed[h * 3 * d + part * d + i]
+    return answer
+
+
+def repacked_back(packed, num_heads):
+    """From three blocks to heads: the way back."""
+    return packed.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def repacked_not_at_all(packed, num_heads):
+    """Cut and joined, and not turned."""
+    return packed.unflatten(0, (num_heads, 3, -1)).flatten(0, 2)
+
+
+def repacked_by_threes(packed, num_heads):
+    """Every third row."""
+    return packed.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
+
+
+def repacked_within_heads(packed, num_heads):
+    """The order of the parts in each head is right; that of the heads is lost."""
+    parts = packed.unflatten(0, (num_heads, 3, -1))
+    return parts.transpose(0, 1).transpose(1, 2).flatten(0, 2)
+
+
+def repacked_matrices_only(packed, num_heads):
+    """A matrix is expected; a bias has one axis."""
+    width = packed.shape[1]
+    return packed.reshape(num_heads, 3, -1, width).transpose(0, 1).reshape(-1, width)
+
+
+def _repack_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, num_heads, d, *rest) -> Case:
+        packed = rng.normal(size=(3 * num_heads * d, *rest))
+        return Case(label, {"packed": packed, "num_heads": num_heads})
+
+    return [
+        case("two heads of width 1", 2, 1, 2),
+        case("one head", 1, 2, 4),
+        case("three heads", 3, 2, 5),
+        case("two heads of width 3", 2, 3, 6),
+        case("five heads", 5, 2, 7),
+        case("a bias", 4, 3),
+    ]
+
+
+def _third(part: int, what: str) -> Check:
+    def test(run: Run, case: Case) -> Problem | None:
+        expected, got = run.expected(case)[0], run.value(case)
+        size = len(expected) // 3
+        own = slice(part * size, (part + 1) * size)
+        return compare(expected[own], got[own], 0.0, f"the rows of the {what}")
+
+    return Check(
+        f"the {what} stand together",
+        f"The rows of all {what} are one block, head by head, number by number.",
+        test,
+    )
+
+
+REPACK = Spec(
+    name="hw04.repack",
+    statement="repack(packed, num_heads): rows ordered by head, then query/key/value, then number, (3 H d, "
+    "*rest), to rows ordered by query/key/value, then head, then number, of the same shape",
+    required=("packed", "num_heads"),
+    reference=_repack_reference,
+    cases=_repack_cases,
+    checks=(SHAPE, UNTOUCHED, _third(0, "queries"), _third(1, "keys"), _third(2, "values"), EQUAL),
+    mutants=(
+        Mutant(
+            "packed once more", repacked_back, "the queries stand together",
+            symptom="Right with three heads, and with no other number but one.",
+            cause="The way back: cut into (3, H, d), where the rows stand as (H, 3, d).",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "cut and not turned", repacked_not_at_all, "the queries stand together",
+            symptom="The rows are where they were; a layer that expects blocks computes nonsense.",
+            cause="The axes (H, 3, d) are cut and joined without changing places.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "every third row", repacked_by_threes, "the queries stand together",
+            symptom="Right with heads of width 1.",
+            cause="Queries, keys and values are taken row by row; they alternate in runs of d rows.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "heads inside numbers", repacked_within_heads, "the queries stand together",
+            symptom="Three right blocks, in each of which the heads are shuffled.",
+            cause="The blocks are joined as (d, H) where (H, d) is meant.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "a matrix and no bias", repacked_matrices_only, "IndexError",
+            symptom="Works for the weight and raises for the bias.",
+            cause="The second axis is asked for; a bias has none.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    chapter=5,
+    points=2,
+)  # fmt: skip
+
+# --- Shared keys ----------------------------------------------------------------------------------
+
+
+def _grouped_reference(weight, num_heads, num_groups):
+    """Column by column: the mean over the heads of a group."""
+    d, size = weight.shape[1] // num_heads, num_heads // num_groups
+    answer = np.zeros((len(weight), num_groups * d), dtype=weight.dtype)
+    for row, group, i in np.ndindex(len(weight), num_groups, d):
+        members = [weight[row, (group * size + m) * d + i] for m in range(size)]
+        answer[row, group * d + i] = sum(members) / size
+    return answer
+
+
+def _grouped(weight, num_heads, num_groups):
+    return weight.unflatten(1, (num_groups, num_heads // num_groups, -1)).mean(2).flatten(1)
+
+
+def grouped_with_strides(weight, num_heads, num_groups):
+    """Heads g, g + G, g + 2 G ... for group g."""
+    return weight.unflatten(1, (num_heads // num_groups, num_groups, -1)).mean(1).flatten(1)
+
+
+def grouped_by_sums(weight, num_heads, num_groups):
+    """Added up."""
+    return weight.unflatten(1, (num_groups, num_heads // num_groups, -1)).sum(2).flatten(1)
+
+
+def grouped_by_the_first(weight, num_heads, num_groups):
+    """The first head of each group for all."""
+    return weight.unflatten(1, (num_groups, num_heads // num_groups, -1))[:, :, 0].flatten(1)
+
+
+def grouped_neighboring_numbers(weight, num_heads, num_groups):
+    """The mean of neighboring columns."""
+    return weight.unflatten(1, (-1, num_heads // num_groups)).mean(2)
+
+
+def grouped_rows(weight, num_heads, num_groups):
+    """Rows for columns."""
+    return weight.unflatten(0, (num_groups, num_heads // num_groups, -1)).mean(1).flatten(0, 1)
+
+
+def _grouped_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(rows, num_heads, num_groups, d) -> Case:
+        sizes = {"num_heads": num_heads, "num_groups": num_groups}
+        weight = rng.normal(size=(rows, num_heads * d))
+        return Case(f"H {num_heads}, G {num_groups}, d {d}", {"weight": weight, **sizes})
+
+    return [
+        case(2, 2, 1, 2),
+        case(4, 4, 2, 1),
+        case(6, 3, 3, 2),
+        case(12, 6, 2, 4),
+        case(12, 6, 3, 5),
+    ]
+
+
+def _alike(run: Run, case: Case) -> Problem | None:
+    """Heads that are alike within each group: nothing is lost."""
+    _, num_heads, num_groups = case.arguments.values()
+    d = case.arguments["weight"].shape[1] // num_heads
+    heads = case.arguments["weight"][:, : num_groups * d].reshape(-1, num_groups, d)
+    weight = heads.repeat(num_heads // num_groups, axis=1).reshape(len(heads), -1)
+    got = run.value(case, weight=weight)
+    tolerance = 1e-12
+    what = "with heads alike within each group, the answer"
+    return compare(heads.reshape(len(heads), -1), got, tolerance, what)
+
+
+def _mean_stays(run: Run, case: Case) -> Problem | None:
+    """The mean over everything stays."""
+    expected = np.asarray(case.arguments["weight"].mean())
+    return compare(expected, np.asarray(run.value(case).mean()), 1e-12, "the mean of all numbers")
+
+
+GROUP_HEADS = Spec(
+    name="hw04.group_heads",
+    statement="group_heads(weight, num_heads, num_groups): from a key or value projection (D, H d) one of "
+    "G heads, (D, G d): each the mean of H / G neighboring heads",
+    required=("weight", "num_heads", "num_groups"),
+    reference=_grouped_reference,
+    ruler=_grouped,
+    cases=_grouped_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "heads that are alike stay as they are",
+            "If all heads of a group are the same head, that head is the group's.",
+            _alike,
+        ),
+        Check(
+            "every head counts",
+            "A mean over groups of equal size keeps the mean of all numbers: some head is left out.",
+            _mean_stays,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "groups of every G-th head", grouped_with_strides, "heads that are alike stay as they are",
+            symptom="Right shapes; query heads read means of heads that belong to other groups.",
+            cause="The heads are cut into (H / G, G) where (G, H / G) is meant.",
+            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
+        ),
+        Mutant(
+            "the sum of a group", grouped_by_sums, "heads that are alike stay as they are",
+            symptom="Scores H / G times too large.",
+            cause="The heads of a group are added up and not divided.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "the first of a group for all", grouped_by_the_first, "every head counts",
+            symptom="Most of what was learned is thrown away.",
+            cause="One head of each group is kept; the mean was asked for.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "neighboring numbers for neighboring heads", grouped_neighboring_numbers,
+            "heads that are alike stay as they are",
+            symptom="Right for heads of width 1.",
+            cause="The mean is taken over columns of one head.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "rows of the projection grouped", grouped_rows, "the right shape and dtype",
+            symptom="The input becomes narrower, not the keys.",
+            cause="The heads are cut from the rows; this matrix multiplies from the right.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    chapter=5,
+    points=2,
+)  # fmt: skip
+
+# --- One bias -------------------------------------------------------------------------------------
+
+
+def _one_bias_reference(b_value, w_output, b_output, num_heads):
+    """Number by number: each head adds its group's bias times its rows."""
+    d = len(w_output) // num_heads
+    size = num_heads // (len(b_value) // d)
+    answer = np.array(b_output)
+    for h, i, column in np.ndindex(num_heads, d, len(b_output)):
+        answer[column] += b_value[(h // size) * d + i] * w_output[h * d + i, column]
+    return answer
+
+
+def _spread(b_value, w_output, num_heads):
+    """The bias of each query head, side by side."""
+    d = len(w_output) // num_heads
+    groups = b_value.unflatten(0, (-1, d))
+    return groups.repeat_interleave(num_heads // len(groups), dim=0).flatten()
+
+
+def _one_bias(b_value, w_output, b_output, num_heads):
+    return _spread(b_value, w_output, num_heads) @ w_output + b_output
+
+
+def one_bias_repeated(b_value, w_output, b_output, num_heads):
+    """Groups 0 1 0 1 for 0 0 1 1."""
+    return b_value.repeat(len(w_output) // len(b_value)) @ w_output + b_output
+
+
+def one_bias_alone(b_value, w_output, b_output, num_heads):
+    """The old bias of the output is lost."""
+    return _spread(b_value, w_output, num_heads) @ w_output
+
+
+def one_bias_added(b_value, w_output, b_output, num_heads):
+    """Added up, as if the output layer were not between them."""
+    spread = _spread(b_value, w_output, num_heads)
+    return spread + b_output if len(spread) == len(b_output) else b_output
+
+
+def one_bias_transposed(b_value, w_output, b_output, num_heads):
+    """Columns for rows."""
+    return _spread(b_value, w_output, num_heads) @ w_output.T + b_output
+
+
+def one_bias_of_the_first(b_value, w_output, b_output, num_heads):
+    """Each group counted once."""
+    return b_value @ w_output[: len(b_value)] + b_output
+
+
+def one_bias_shared_out(b_value, w_output, b_output, num_heads):
+    """Divided by the number of heads."""
+    return _spread(b_value, w_output, num_heads) @ w_output / num_heads + b_output
+
+
+def _one_bias_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(width, num_heads, num_groups, d) -> Case:
+        draw = {
+            "b_value": (num_groups * d,),
+            "w_output": (num_heads * d, width),
+            "b_output": (width,),
+        }
+        drawn = {name: rng.normal(size=shape) for name, shape in draw.items()}
+        label = f"D {width}, H {num_heads}, G {num_groups}, d {d}"
+        return Case(label, {**drawn, "num_heads": num_heads})
+
+    return [
+        case(1, 1, 1, 1),
+        case(2, 2, 2, 1),
+        case(4, 2, 1, 2),
+        case(12, 6, 2, 2),
+        case(7, 4, 2, 3),
+    ]
+
+
+def _layer_stays(run: Run, case: Case) -> Problem | None:
+    """Random weights whose rows sum to 1: the layer with both biases, and with one."""
+    b_value, w_output, b_output, num_heads = case.arguments.values()
+    d = len(w_output) // num_heads
+    size = num_heads // (len(b_value) // d)
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(3), size=(num_heads, 4))  # H L S
+    values = rng.normal(size=(num_heads // size, 3, d)).repeat(size, axis=0)
+    biases = b_value.reshape(-1, 1, d).repeat(size, axis=0)
+
+    def output(value, bias):
+        return (weights @ value).transpose(1, 0, 2).reshape(4, -1) @ w_output + bias
+
+    largest = np.abs(w_output).sum(0).max() * (1 + np.abs(b_value).max()) + np.abs(b_output).max()
+    got = output(values, run.value(case))
+    return compare(output(values + biases, b_output), got, 1e-12 * largest, "the layer's output")
+
+
+ONE_BIAS = Spec(
+    name="hw04.one_bias",
+    statement="one_bias(b_value, w_output, b_output, num_heads): the output bias (D) with which a layer "
+    "without a value bias is the same layer; b_value (G d), w_output (H d, D), b_output (D); query head h "
+    "reads key/value head h // (H / G)",
+    required=("b_value", "w_output", "b_output", "num_heads"),
+    reference=_one_bias_reference,
+    ruler=_one_bias,
+    cases=_one_bias_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "without a value bias nothing changes",
+            "If the values' bias is zero, the old output bias is the answer.",
+            lambda run, case: compare(
+                case.arguments["b_output"],
+                run.value(case, b_value=np.zeros_like(case.arguments["b_value"])),
+                0.0,
+                "with b_value zero, the answer",
+            ),
+        ),
+        Check(
+            "the layer stays the same",
+            "With your bias and none on the values, some output differs from that of the old layer.",
+            _layer_stays,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the groups' biases in turn", one_bias_repeated, "the layer stays the same",
+            symptom="Right with as many groups as heads, and with one group.",
+            cause="repeat gives groups 0 1 0 1; neighboring heads share: 0 0 1 1, repeat_interleave.",
+            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
+        ),
+        Mutant(
+            "the old output bias lost", one_bias_alone, "without a value bias nothing changes",
+            symptom="All outputs are shifted.",
+            cause="The new bias replaces the old one; both are needed.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "two biases added up", one_bias_added, "the layer stays the same",
+            symptom="Outputs shifted by a vector that only training could repair.",
+            cause="Between the two biases stands the output layer.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "the output layer turned", one_bias_transposed, "RuntimeError",
+            symptom="Raises unless H d = D; then it is wrong without a word.",
+            cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "each group counted once", one_bias_of_the_first, "the layer stays the same",
+            symptom="Right with as many groups as heads.",
+            cause="Only the first G heads' rows of w_output are used.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "a bias shared out among the heads", one_bias_shared_out, "the layer stays the same",
+            symptom="The shift is H times too small.",
+            cause="Heads are put side by side, not averaged: each adds its whole bias.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    chapter=5,
+    points=2,
+)  # fmt: skip
+
+# --- One token for each sample --------------------------------------------------------------------
+
+DECODE = ("x", "keys", "values", "lengths", "w_query", "w_key", "w_value", "w_output", "num_heads")
+
+
+def _decode_reference(x, keys, values, lengths, w_query, w_key, w_value, w_output, num_heads):
+    """Sample by sample and head by head: what is cached, and the new token behind it."""
+    groups, d = keys.shape[1], keys.shape[3]
+    query, new_key, new_value = (reference.matmul(x, w) for w in (w_query, w_key, w_value))
+    heads = np.zeros((len(x), num_heads * d), dtype=x.dtype)
+    for b, h in np.ndindex(len(x), num_heads):
+        g, own = h // (num_heads // groups), slice(h * d, (h + 1) * d)
+        shared, n = slice(g * d, (g + 1) * d), lengths[b]
+        key = np.concatenate([keys[b, g, :n], new_key[b : b + 1, shared]])
+        value = np.concatenate([values[b, g, :n], new_value[b : b + 1, shared]])
+        heads[b, own] = reference.attention(query[b : b + 1, own], key, value)[0]
+    return reference.matmul(heads, w_output)
+
+
+def _neighbors(keys: Tensor, times: int) -> Tensor:
+    """Neighboring query heads share a key head: B G S d -> B H S d."""
+    return keys.repeat_interleave(times, dim=1)
+
+
+def _cached_and_own(slot: Tensor, length: Tensor, own: int) -> Tensor:
+    """Which slots are seen: what is cached, and the new token's own, which stands last."""
+    return (slot < length) | (slot == own)
+
+
+def _step(
+    x, keys, values, lengths, w_query, w_key, w_value, w_output, num_heads, *,
+    share=_neighbors, scale=lambda d, num_heads: d**-0.5, seen=_cached_and_own,
+):  # fmt: skip
+    """The right step, cut into the parts that the mutants replace one at a time."""
+    batch, groups, slots, d = keys.shape
+    query = (x @ w_query).view(batch, num_heads, 1, d)
+    new = ((x @ w).view(batch, groups, 1, d) for w in (w_key, w_value))
+    joined = (torch.cat(pair, dim=2) for pair in zip((keys, values), new, strict=True))
+    keys, values = (share(each, num_heads // groups) for each in joined)
+    allowed = seen(torch.arange(slots + 1), lengths[:, None], slots)[:, None, None]
+    scores = (query @ keys.mT * scale(d, num_heads)).masked_fill(~allowed, -math.inf)
+    return (scores.softmax(-1) @ values).flatten(1) @ w_output
+
+
+def step_written_in_place(x, keys, values, lengths, *matrices_and_heads):
+    """Store the new key and value where they belong, if there is room."""
+    answer = _step(x, keys, values, lengths, *matrices_and_heads)
+    for buffer, w in ((keys, matrices_and_heads[1]), (values, matrices_and_heads[2])):
+        for b, length in enumerate(lengths.tolist()):
+            buffer[b, :, length : length + 1] = (x[b] @ w).view(keys.shape[1], 1, -1)
+    return answer
+
+
+every_gth_head = partial(_step, share=lambda keys, times: keys.repeat(1, times, 1, 1))
+scale_of_all_heads = partial(_step, scale=lambda d, num_heads: (d * num_heads) ** -0.5)
+not_itself = partial(_step, seen=lambda slot, length, own: slot < length)
+one_slot_more = partial(_step, seen=lambda slot, length, own: (slot <= length) | (slot == own))
+longest_for_all = partial(
+    _step, seen=lambda slot, length, own: _cached_and_own(slot, length.max().expand_as(length), own)
+)
+
+
+def _decode_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, lengths, slots, num_heads, groups, d, width, leftovers=1.0) -> Case:
+        batch = len(lengths)
+        shapes = {
+            "x": (batch, width),
+            "keys": (batch, groups, slots, d),
+            "values": (batch, groups, slots, d),
+            "w_query": (width, num_heads * d),
+            "w_key": (width, groups * d),
+            "w_value": (width, groups * d),
+            "w_output": (num_heads * d, width),
+        }
+        drawn = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        for b, length in enumerate(lengths):
+            for name in ("keys", "values"):
+                drawn[name][b, :, length:] *= leftovers
+        every = {**drawn, "lengths": np.asarray(lengths), "num_heads": num_heads}
+        return Case(label, {name: every[name] for name in DECODE})
+
+    return [
+        case("the first token of all", [0], 2, 1, 1, 2, 2),
+        case("one sample, two heads", [2], 3, 2, 2, 2, 4),
+        case("two heads share a key head", [1], 1, 2, 1, 3, 6),
+        case("samples of three lengths", [3, 0, 1], 4, 2, 2, 3, 5, 30.0),
+        case("a full buffer", [5, 2], 5, 6, 2, 2, 12, 30.0),
+        case("six heads, three groups", rng.integers(1, 7, size=4), 7, 6, 3, 4, 10, 30.0),
+    ]
+
+
+def _leftovers(run: Run, case: Case) -> Problem | None:
+    """Other numbers in the free slots: the same answer."""
+    changed = {name: case.arguments[name].copy() for name in ("keys", "values")}
+    for b, length in enumerate(case.arguments["lengths"]):
+        for buffer in changed.values():
+            buffer[b, :, length:] = -1.5
+    what = "with other numbers in the free slots, the answer"
+    return compare(run.value(case, **changed), run.value(case), run.expected(case)[1], what)
+
+
+def _plain_mean(*empty: str):
+    """With keys of 0 all scores are 0; the tensors named in `empty` are 0, too."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        names = ("keys", "w_key", *empty)
+        zeros = {name: np.zeros_like(case.arguments[name]) for name in names}
+        expected = run.spec.expected(case, **zeros)
+        tolerance = run.expected(case)[1]
+        return compare(expected, run.value(case, **zeros), tolerance, "with keys of 0, the answer")
+
+    return test
+
+
+def _shares(case: Case) -> bool:
+    """More than one group, and fewer than there are heads."""
+    return 1 < case.arguments["keys"].shape[1] < case.arguments["num_heads"]
+
+
+NEXT_TOKEN = Spec(
+    name="hw04.next_token",
+    statement="next_token(x, keys, values, lengths, w_query, w_key, w_value, w_output, num_heads): the "
+    "attention layer's output (B, D) for one new token of each sample; x (B, D), keys and values "
+    "(B, G, C, d), of which sample b has lengths[b] in use, w_query (D, H d), w_key and w_value (D, G d), "
+    "w_output (H d, D)",
+    required=DECODE,
+    reference=_decode_reference,
+    ruler=_step,
+    cases=_decode_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "free slots are not read",
+            "Sample b has lengths[b] keys in the buffer; what stands behind them is not its own.",
+            _leftovers,
+        ),
+        Check(
+            "a token sees itself",
+            "The new token's own key and value are among those that it attends to.",
+            _plain_mean("values"),
+            when=lambda case: not _shares(case),
+        ),
+        Check(
+            "neighboring heads share a key head",
+            "With equal scores a head takes the plain mean of the values of its own group: heads 0 to "
+            "H / G - 1 of group 0, and so on.",
+            _plain_mean(),
+            when=_shares,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "every G-th head shares", every_gth_head,
+            "neighboring heads share a key head",
+            symptom="Right with one group, and with as many groups as heads.",
+            cause="Query head h reads key head h mod G, where h // (H / G) is meant.",
+            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
+        ),
+        Mutant(
+            "a step with the scale of all heads", scale_of_all_heads, "equals the reference",
+            symptom="Weights flatter than those of training.",
+            cause="1/sqrt(H d), where a head sums d products.",
+            seen="source notes, 001:1562", chapter=5,
+        ),
+        Mutant(
+            "a token that does not see itself", not_itself, "a token sees itself",
+            symptom="NaN for the first token; each later one is written without its own word.",
+            cause="Only the buffer is read, to which the new token does not belong yet.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "one free slot read", one_slot_more, "free slots are not read",
+            symptom="A leftover of another text in every step.",
+            cause="<= in place of <: slot lengths[b] is the first free one.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "the longest length for all", longest_for_all, "free slots are not read",
+            symptom="Right for one sample; in a batch the short ones read leftovers.",
+            cause="lengths.max() for every sample.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "the step writes into the buffer", step_written_in_place, "the inputs stay as they were",
+            symptom="Asking twice for the same step gives a cache with a key too many.",
+            cause="The new key and value are stored in the caller's buffers.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    chapter=5,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt -------------------------------------------------------------------------------------
+
+
+def _groups(w_query, w_key, num_heads) -> int:
+    return w_key.shape[1] * num_heads // w_query.shape[1]
+
+
+class OnTrial:
+    """One of the formulas, called as the hunt calls it."""
+
+    def __init__(self, formula: HeadsFormula) -> None:
+        self.formula = formula
+
+    def __call__(self, x, w_query, w_key, w_value, w_output, num_heads, mask):
+        """Shapes: as in the statement."""
+        groups = _groups(w_query, w_key, num_heads)
+        matrices = (w_query, w_key, w_value, w_output)
+        return self.formula(x, *matrices, num_heads, mask=mask, num_kv_heads=groups)
+
+
+class GroupsInTurn(HeadsFormula):
+    """Key heads 0 1 0 1 for 0 0 1 1."""
+
+    def __call__(self, x, w_query, w_key, w_value, w_output, num_heads, *, mask=None,
+                 num_kv_heads=None):  # fmt: skip
+        """Give each key head to every G-th query head."""
+        times = num_heads // num_kv_heads
+        w_key, w_value = w_key.repeat(1, times), w_value.repeat(1, times)
+        return super().__call__(x, w_query, w_key, w_value, w_output, num_heads, mask=mask)
+
+
+class OutputTurned(HeadsFormula):
+    """The output layer as nn.Linear keeps it."""
+
+    def output(self, joined, w_output):
+        """Mix with the transpose."""
+        return joined @ w_output.T
+
+
+class MaskOfHeadZero(HeadsFormula):
+    """One mask for all heads."""
+
+    def allowed(self, scores, mask, causal):
+        """What head 0 may see."""
+        mask = None if mask is None else mask.expand(scores.shape)[:, :1]
+        return super().allowed(scores, mask, causal)
+
+
+class WidthGuessed(HeadsFormula):
+    """The width of a head is taken to be D / H."""
+
+    def __call__(self, x, *matrices, **options):
+        """Note the width."""
+        self.width = x.shape[-1]
+        return super().__call__(x, *matrices, **options)
+
+    def scale(self, query, num_heads):
+        """1/sqrt(D / H)."""
+        return (self.width / num_heads) ** -0.5
+
+
+def right_head_by_head(x, w_query, w_key, w_value, w_output, num_heads, mask):
+    """A loop over the heads; what each adds to the output is summed."""
+    d = w_query.shape[1] // num_heads
+    size = num_heads // _groups(w_query, w_key, num_heads)
+    shape = (len(x), num_heads, x.shape[1], x.shape[1])
+    mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+    output = torch.zeros(*x.shape[:2], w_output.shape[1], dtype=x.dtype)
+    for h in reversed(range(num_heads)):
+        own, shared = slice(h * d, (h + 1) * d), slice(h // size * d, (h // size + 1) * d)
+        scores = (x @ w_query[:, own]) @ (x @ w_key[:, shared]).mT / d**0.5
+        weights = scores.masked_fill(~mask[:, h], -math.inf).softmax(-1)
+        output += weights @ (x @ w_value[:, shared]) @ w_output[own]
+    return output
+
+
+def right_einsum(x, w_query, w_key, w_value, w_output, num_heads, mask):
+    """Every matrix with an axis for its heads; no head is ever split."""
+    groups = _groups(w_query, w_key, num_heads)
+    w_query = w_query.unflatten(1, (groups, num_heads // groups, -1))
+    w_key, w_value = (w.unflatten(1, (groups, -1)) for w in (w_key, w_value))
+    query = torch.einsum("blm,mgnd->blgnd", x, w_query) * w_query.shape[-1] ** -0.5
+    key, value = (torch.einsum("bsm,mgd->bsgd", x, w) for w in (w_key, w_value))
+    scores = torch.einsum("blgnd,bsgd->bgnls", query, key).flatten(1, 2)
+    scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(-1).unflatten(1, (groups, -1))
+    heads = torch.einsum("bgnls,bsgd->blgnd", weights, value)
+    return heads.flatten(2) @ w_output
+
+
+def right_library(x, w_query, w_key, w_value, w_output, num_heads, mask):
+    """The library's attention between a split and a join."""
+    groups = _groups(w_query, w_key, num_heads)
+    query = (x @ w_query).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    key, value = ((x @ w).unflatten(-1, (groups, -1)).transpose(1, 2) for w in (w_key, w_value))
+    heads = scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    return heads.transpose(1, 2).flatten(2) @ w_output
+
+
+HUNT = Hunt(
+    name="hw04.hunt",
+    function="test_multi_head",
+    statement="test_multi_head(implementation): raise unless implementation(x, w_query, w_key, w_value, "
+    "w_output, num_heads, mask) is multi-head attention with grouped keys: x (B, L, D), w_query (D, H d), "
+    "w_key and w_value (D, G d), w_output (H d, D), mask None or a boolean (B, H, L, L) or what "
+    "broadcasts with it, True = may attend, no row empty -> (B, L, D)",
+    right={
+        "the formula": OnTrial(HeadsFormula()),
+        "head by head": right_head_by_head,
+        "with einsum": right_einsum,
+        "the library": right_library,
+    },
+    mutants=(
+        Mutant(
+            "cut straight", OnTrial(CutStraight()), "the hunt",
+            symptom="A head holds whole tokens, or pieces of a few.",
+            cause="reshape(B, H, L, d) in place of reshape(B, L, H, d).transpose(1, 2).",
+            seen="source notes, 001:826", chapter=5,
+        ),
+        Mutant(
+            "joined straight", OnTrial(JoinedStraight()), "the hunt",
+            symptom="Each output mixes places that depend on the length.",
+            cause="The axes (B, H, L, d) are joined without turning back.",
+            seen="meta-pytorch/opacus pull request 825", chapter=5,
+        ),
+        Mutant(
+            "numbers dealt out", OnTrial(EveryHthNumber()), "the hunt",
+            symptom="Trains well; trained weights from elsewhere give nonsense.",
+            cause="The width is cut into (d, H) where (H, d) is meant.",
+            seen="source notes, 001:1369", chapter=5,
+        ),
+        Mutant(
+            "the scale of all heads", OnTrial(WholeWidth()), "the hunt",
+            symptom="Right for one head; flatter weights with several.",
+            cause="1/sqrt(H d), where a head sums d products.",
+            seen="source notes, 001:1562", chapter=5,
+        ),
+        Mutant(
+            "the width of a head guessed", OnTrial(WidthGuessed()), "the hunt",
+            symptom="Right while H d = D.",
+            cause="The scale is made from D / H, where a head has d numbers.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "heads that compete", OnTrial(SoftmaxOverHeads()), "the hunt",
+            symptom="Rows sum to anything.",
+            cause="softmax(dim=1) runs over the heads.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "a mask repeated head by head", OnTrial(HeadMajorMask()), "the hunt",
+            symptom="Right for one sample; in a batch samples get each other's padding.",
+            cause="repeat gives samples 0 1 0 1 where 0 0 1 1 is meant.",
+            seen="source notes, 001:830", chapter=5,
+        ),
+        Mutant(
+            "the mask of head 0", OnTrial(MaskOfHeadZero()), "the hunt",
+            symptom="Right while all heads have one mask.",
+            cause="mask[:, :1], broadcast over the heads.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "groups in turn", OnTrial(GroupsInTurn()), "the hunt",
+            symptom="Right with one group, and with as many groups as heads.",
+            cause="repeat where repeat_interleave is meant: head h reads key head h mod G.",
+            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
+        ),
+        Mutant(
+            "the output layer transposed", OnTrial(OutputTurned()), "the hunt",
+            symptom="Raises unless H d = D; then every output is wrong.",
+            cause="w_output.T, the form in which nn.Linear keeps its matrix.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    points=4,
+    minutes=35,
+    difficulty="core",
+    chapter=5,
+)  # fmt: skip
+
+# --- The assignment -------------------------------------------------------------------------------
+
+WHOLE_ATTENTION = (
+    "F.scaled_dot_product_attention",
+    "F.multi_head_attention_forward",
+    "nn.MultiheadAttention",
+    "torch.nn.attention.flex_attention.flex_attention",
+)
+
+ASSIGNMENT = Assignment(
+    name="hw04",
+    title="What a head is, and what it is worth",
+    weeks="4",
+    chapters=(5,),
+    parts=(
+        Task(REPACK, "repack", minutes=10, difficulty="warm-up"),
+        Task(GROUP_HEADS, "group_heads", minutes=15, difficulty="core"),
+        Task(ONE_BIAS, "one_bias", minutes=20, difficulty="core"),
+        Task(
+            NEXT_TOKEN,
+            "next_token",
+            minutes=35,
+            difficulty="challenge",
+            forbidden=WHOLE_ATTENTION,
+        ),
+        HUNT,
+        Written(
+            "hw04-three-biases",
+            "explanation",
+            points=2,
+            minutes=15,
+            rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every key of a "
+            "row, and a number added to a whole row cancels in the softmax. Half a point: a query's bias "
+            "adds b . k_j, which differs from key to key, so it does not cancel. Half a point: moving the "
+            "value bias needs weights that sum to 1, which fails in one of: an empty row that gives "
+            "zeros, dropout on the weights, an extra key with value 0.",
+        ),
+        Written(
+            "hw04-nobody",
+            "explanation",
+            points=2,
+            minutes=15,
+            rubric="1 point, half for each change with its reason: heads in another order (columns of "
+            "W_Q, W_K, W_V and rows of W_O together), for the output is a sum over heads; an invertible "
+            "matrix R inside a head (W_Q R and W_K R^-T, or W_V R and R^-1 W_O), for only the products "
+            "matter. 1 point: the number of a head and its single matrices say nothing across two runs "
+            "(half); what can be compared is what these changes leave alone: attention weights on the "
+            "same input, a head's contribution to the output, or the products W_Q W_K^T and W_V W_O, each "
+            "with every head of the other run (half).",
+        ),
+        Written(
+            "hw04-together",
+            "experiment",
+            points=3,
+            minutes=30,
+            rubric="1 point: 24 single results, and a curve or table of heads switched off together, in "
+            "the order of the single results. 1 point: at least one random order beside it, with the seed "
+            "named, and a fair reading of the two. 1 point: heads that cost nothing alone cost much "
+            "together, with numbers; a reason (they stand in for each other, so each is measured while "
+            "the others still work) or what to measure instead (again after each head is gone).",
+        ),
+    ),
+)

@@ -1,0 +1,884 @@
+"""Homework 5: positions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+
+from ... import reference
+from ...specs.judge import (
+    EQUAL,
+    SHAPE,
+    UNTOUCHED,
+    Case,
+    Check,
+    Mutant,
+    Problem,
+    Run,
+    Spec,
+    compare,
+)
+from ...specs.positions_mutants import (
+    ClippedOneShort,
+    FromTheTopLeft,
+    RelativeFormula,
+    SignReversed,
+)
+from ..tasks import Assignment, Hunt, Task, Written
+
+# --- 5.1: alike by distance -----------------------------------------------------------------------
+
+
+def _similarity_reference(distances, d_model):
+    """The cosine of the angle between the row of position 0 and the row of the distance."""
+    here = reference.sinusoidal_positions(np.zeros(1), d_model)[0]
+    there = reference.sinusoidal_positions(distances, d_model)
+    found = np.zeros(distances.shape)
+    for place in np.ndindex(distances.shape):
+        row = there[place]
+        found[place] = reference.dot(here, row) / np.sqrt(
+            reference.dot(here, here) * reference.dot(row, row)
+        )
+    return found
+
+
+def _hands(d_model, dtype=torch.float64):
+    """How far each pair turns in one step."""
+    return 10000.0 ** (-torch.arange(0, d_model, 2, dtype=dtype) / d_model)
+
+
+def plain_similarity(distances, d_model):
+    """The ruler."""
+    return (distances[..., None] * _hands(d_model)).cos().mean(-1).float()
+
+
+def not_divided(distances, d_model):
+    return (distances[..., None] * _hands(d_model)).cos().sum(-1).float()
+
+
+def divided_by_the_width(distances, d_model):
+    return not_divided(distances, d_model) / d_model
+
+
+def sines_compared(distances, d_model):
+    angles = distances[..., None] * _hands(d_model)
+    return (angles.cos() + angles.sin()).mean(-1).float()
+
+
+def a_speed_for_each_column(distances, d_model):
+    speeds = 10000.0 ** (-torch.arange(d_model, dtype=torch.float64) / d_model)
+    return (distances[..., None] * speeds).cos().mean(-1).float()
+
+
+def angles_in_float32(distances, d_model):
+    return (distances[..., None].float() * _hands(d_model, torch.float32)).cos().mean(-1)
+
+
+def _similarity_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, distances, d_model) -> Case:
+        return Case(label, {"distances": np.asarray(distances), "d_model": d_model}, torch.float32)
+
+    return [
+        case("one pair", [0, 3, 6], 2),
+        case("two pairs", [0, 1, 2, 5, 6], 4),
+        case("back and forth", [[-7, -1, 0], [1, 7, 40]], 6),
+        case("a batch", rng.integers(-99, 100, (2, 3, 4)), 10),
+        case("a wide table", rng.integers(0, 5000, 7), 64),
+        case("one distance", np.int64(rng.integers(1, 4)), 8),
+        case("far away", rng.integers(300_000, 900_000, 6), 16),
+    ]
+
+
+def _wholly_alike(run: Run, case: Case) -> Problem | None:
+    came = run.value(case, distances=np.zeros(2, dtype=np.int64))
+    return compare(np.ones(2), came, 1e-6, "the similarity at distance 0")
+
+
+def _both_sides(run: Run, case: Case) -> Problem | None:
+    other = run.value(case, distances=np.asarray(-case.arguments["distances"]))
+    return compare(run.value(case), other, 1e-5, "the similarity at the opposite distances")
+
+
+SIMILARITY = Spec(
+    name="hw05.similarity",
+    statement="similarity(distances, d_model): the cosine of the angle between the vectors of two "
+    "positions (interleaved sinusoids, base 10000) that are `distances` apart; integers (*batch) -> "
+    "float32 (*batch); d_model is even",
+    required=("distances", "d_model"),
+    reference=_similarity_reference,
+    ruler=plain_similarity,
+    cases=_similarity_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a position is wholly alike to itself",
+            "At distance 0 the two vectors are the same: the angle is 0 and its cosine 1.",
+            _wholly_alike,
+        ),
+        Check(
+            "left is as far as right",
+            "Distance k and distance -k name the same pair of positions, seen from either end.",
+            _both_sides,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "not divided by the lengths", not_divided, "a position is wholly alike to itself",
+            symptom="D/2 at distance 0, where a cosine is at most 1.",
+            cause="The cosine of an angle is the dot product divided by both lengths.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "divided by the width", divided_by_the_width, "a position is wholly alike to itself",
+            symptom="1/2 at distance 0.",
+            cause="A row of D numbers has D/2 pairs, and each pair has length 1.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "sines compared as well", sines_compared, "left is as far as right",
+            symptom="Another answer for -k than for k.",
+            cause="sin a sin b + cos a cos b is one cosine of a - b; no sine is left over.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "a speed for each column", a_speed_for_each_column, "equals the reference",
+            symptom="Right at distance 0, and drifts away from there.",
+            cause="There are D/2 speeds, one a pair, not D.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "angles in float32", angles_in_float32, "equals the reference",
+            symptom="Right for near positions, noise for far ones.",
+            cause="A cosine needs the last digits of its angle, and float32 has only seven in all.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=2,
+)  # fmt: skip
+
+# --- 5.2: a table stretched -----------------------------------------------------------------------
+
+
+def _stretch_reference(table, length):
+    """Row r stands at r (N - 1) / (length - 1) of the old table."""
+    rows, width = table.shape
+    found = np.zeros((length, width), dtype=table.dtype)
+    for r in range(length):
+        below, part = divmod(r * (rows - 1), length - 1) if length > 1 else (0, 0)
+        part = table.dtype.type(part) / max(length - 1, 1)
+        for c in range(width):
+            above = table[min(below + 1, rows - 1), c]
+            found[r, c] = table[below, c] + part * (above - table[below, c])
+    return found
+
+
+def _between(table, places):
+    """The table read at places between its rows."""
+    below = places.floor().long().clamp(0, len(table) - 1)
+    above = (below + 1).clamp(max=len(table) - 1)
+    return table[below].lerp(table[above], (places - below).to(table.dtype)[:, None])
+
+
+def plain_stretch(table, length):
+    """The ruler."""
+    return _between(table, torch.linspace(0, len(table) - 1, length, dtype=table.dtype))
+
+
+def nearest_row(table, length):
+    places = torch.linspace(0, len(table) - 1, length, dtype=table.dtype)
+    return table[places.round().long()]
+
+
+def rows_for_gaps(table, length):
+    return _between(table, torch.arange(length, dtype=table.dtype) * (len(table) / length))
+
+
+def centers_aligned(table, length):
+    places = (torch.arange(length, dtype=table.dtype) + 0.5) * (len(table) / length) - 0.5
+    return _between(table, places.clamp(0, len(table) - 1))
+
+
+def last_row_repeated(table, length):
+    return table[torch.arange(length).clamp(max=len(table) - 1)]
+
+
+def one_row_forgotten(table, length):
+    step = (len(table) - 1) / (length - 1)
+    return _between(table, torch.arange(length, dtype=table.dtype) * step)
+
+
+def places_in_float32(table, length):
+    return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float32))
+
+
+def _stretch_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, rows, width, length, dtype=torch.float64) -> Case:
+        return Case(label, {"table": rng.normal(size=(rows, width)), "length": length}, dtype)
+
+    return [
+        case("two rows into three", 2, 1, 3),
+        case("three rows into five", 3, 2, 5),
+        case("three rows into four", 3, 4, 4),
+        case("the same length", 4, 3, 4),
+        case("stretched", 6, 5, 23),
+        case("float32", 5, 7, 12, torch.float32),
+        case("shrunk", 9, 4, 6),
+        case("one row of many", 5, 2, 1),
+        case("many rows of one", 1, 3, 4),
+    ]
+
+
+def _ends_stay(run: Run, case: Case) -> Problem | None:
+    table, came = case.arguments["table"], run.value(case)
+    if len(came) == 1:
+        return compare(table[:1], came, 1e-6, "the only row")
+    return compare(table[[0, -1]], came[[0, -1]], 1e-6, "the first and the last row")
+
+
+def _even_steps(run: Run, case: Case) -> Problem | None:
+    """A table that climbs evenly from 0 to 1."""
+    rows, width = case.arguments["table"].shape
+    climb = np.linspace(0, 1, rows)[:, None].repeat(width, 1)
+    steps = np.diff(run.value(case, table=climb), axis=0)
+    wanted = np.full_like(steps, 1 / len(steps))
+    return compare(wanted, steps, 1e-6, "steps of a table that climbs evenly from 0 to 1")
+
+
+STRETCH = Spec(
+    name="hw05.stretch",
+    statement="stretch(table, length): the learned positions of `table` (N, D) read at `length` evenly "
+    "spaced places from its first row to its last, in between on the straight line from a row to the "
+    "next -> (length, D), in the table's dtype; length 1 gives the first row",
+    required=("table", "length"),
+    reference=_stretch_reference,
+    ruler=plain_stretch,
+    cases=_stretch_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the ends stay",
+            "The first new row is the first old one, and the last is the last.",
+            _ends_stay,
+        ),
+        Check(
+            "even steps stay even",
+            "The new places lie evenly: a table that climbs evenly must still do so.",
+            _even_steps,
+            when=lambda case: min(case.arguments["length"], len(case.arguments["table"])) > 1,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the nearest row", nearest_row, "even steps stay even",
+            symptom="Neighbors share a vector: the model can not tell them apart.",
+            cause="Places between two rows are rounded to one of them.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "rows counted for gaps", rows_for_gaps, "the ends stay",
+            symptom="The last rows are all alike.",
+            cause="N rows have N - 1 gaps between them, and so do the new ones.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "rows taken for cells", centers_aligned, "the ends stay",
+            symptom="The ends are flat: two or more rows are the first row.",
+            cause="Half a step at each end, as for the pixels of a picture (align_corners=False).",
+            seen="torch.nn.functional.interpolate, its default", chapter=6,
+        ),
+        Mutant(
+            "the last row repeated", last_row_repeated, "the ends stay",
+            symptom="All new positions are one and the same.",
+            cause="The table is continued, not stretched.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "a length of 1 forgotten", one_row_forgotten, "ZeroDivisionError",
+            symptom="ZeroDivisionError for a text of one token.",
+            cause="One row has no gap to divide by.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "places in float32", places_in_float32, "equals the reference",
+            symptom="A table in float64 is right to seven digits only.",
+            cause="The places are made in torch's default dtype, whatever the table has.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=2,
+)  # fmt: skip
+
+# --- 5.3: what a table of biases learns -----------------------------------------------------------
+
+
+def _gradient_reference(gradient, max_distance):
+    """Each score hands its gradient to the one row that it has read."""
+    _, heads, length, keys = gradient.shape
+    found = np.zeros((heads, 2 * max_distance + 1), dtype=gradient.dtype)
+    for b, h, i, j in np.ndindex(gradient.shape):
+        distance = j - (i + keys - length)
+        row = min(max(distance, -max_distance), max_distance) + max_distance
+        found[h, row] += gradient[b, h, i, j]
+    return found
+
+
+def _rows(length, keys, max_distance):
+    return RelativeFormula().distances(length, keys).clamp(-max_distance, max_distance)
+
+
+def _collected(gradient, rows, num_rows):
+    """The sum over samples and over all pairs of each row; a row of -1 is left out."""
+    hits = (rows[..., None] == torch.arange(num_rows)).to(gradient.dtype)  # L S 2K+1
+    return torch.einsum("bhij,ijr->hr", gradient, hits)
+
+
+def plain_table_gradient(gradient, max_distance):
+    """The ruler: what autograd finds."""
+    rows = _rows(*gradient.shape[2:], max_distance) + max_distance
+    table = gradient.new_zeros(gradient.shape[1], 2 * max_distance + 1, requires_grad=True)
+    return torch.autograd.grad((table[:, rows] * gradient).sum(), table)[0]
+
+
+def far_pairs_dropped(gradient, max_distance):
+    rows = RelativeFormula().distances(*gradient.shape[2:]) + max_distance
+    return _collected(gradient, rows, 2 * max_distance + 1)
+
+
+def means_of_rows(gradient, max_distance):
+    rows = _rows(*gradient.shape[2:], max_distance) + max_distance
+    count = torch.bincount(rows.flatten(), minlength=2 * max_distance + 1).clamp(min=1)
+    return _collected(gradient, rows, 2 * max_distance + 1) / (count * len(gradient))
+
+
+def sides_exchanged(gradient, max_distance):
+    rows = max_distance - _rows(*gradient.shape[2:], max_distance)
+    return _collected(gradient, rows, 2 * max_distance + 1)
+
+
+def queries_from_zero(gradient, max_distance):
+    length, keys = gradient.shape[2:]
+    rows = torch.arange(keys) - torch.arange(length)[:, None]
+    rows = rows.clamp(-max_distance, max_distance) + max_distance
+    return _collected(gradient, rows, 2 * max_distance + 1)
+
+
+def one_sample_learns(gradient, max_distance):
+    return plain_table_gradient(gradient[:1], max_distance)
+
+
+def heads_share(gradient, max_distance):
+    found = plain_table_gradient(gradient, max_distance)
+    return found.sum(0, keepdim=True).expand_as(found)
+
+
+def _gradient_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, shape, clip, dtype=torch.float64) -> Case:
+        return Case(label, {"gradient": rng.normal(size=shape), "max_distance": clip}, dtype)
+
+    return [
+        case("two tokens", (1, 1, 2, 2), 1),
+        case("three tokens", (1, 1, 3, 3), 1),
+        case("two heads", (1, 2, 4, 4), 2),
+        case("three samples", (3, 2, 5, 5), 2),
+        case("float32", (2, 3, 6, 6), 3, torch.float32),
+        case("a cache: two new tokens", (2, 3, 2, 7), 2),
+        case("all distances in one row", (2, 3, 4, 4), 0),
+        case("rows that no pair reads", (2, 1, 3, 3), 5),
+    ]
+
+
+def _nothing_lost(run: Run, case: Case) -> Problem | None:
+    """Every score has read one row: ones come out as the number of pairs."""
+    samples, heads, length, keys = case.arguments["gradient"].shape
+    sums = run.value(case, gradient=np.ones((samples, heads, length, keys))).sum(-1)
+    wanted = np.full(heads, float(samples * length * keys))
+    return compare(wanted, sums, 1e-3, "sums over the rows, if every score has the gradient 1")
+
+
+def _own_row(run: Run, case: Case) -> Problem | None:
+    """Only the scores of a query with its own key have a gradient."""
+    samples, heads, length, keys = case.arguments["gradient"].shape
+    clip = case.arguments["max_distance"]
+    own = np.zeros((samples, heads, length, keys))
+    own[:, :, np.arange(length), np.arange(length) + keys - length] = 1.0
+    wanted = np.zeros((heads, 2 * clip + 1))
+    wanted[:, clip] = samples * length
+    came = run.value(case, gradient=own)
+    return compare(wanted, came, 1e-3, "the answer if each query's own key has the gradient 1")
+
+
+def _own_head(run: Run, case: Case) -> Problem | None:
+    """Only head 0 has a gradient."""
+    gradient = case.arguments["gradient"].copy()
+    gradient[:, 1:] = 0.0
+    others = run.value(case, gradient=gradient)[1:]
+    return compare(np.zeros_like(others), others, 1e-9, "the other heads if head 0 alone learns")
+
+
+TABLE_GRADIENT = Spec(
+    name="hw05.table_gradient",
+    statement="table_gradient(gradient, max_distance): score (b, h, i, j) had table[h, clip(j - p, -K, K) "
+    "+ K] added, p = i + S - L; from the gradient of the loss by the scores (B, H, L, S) that by the "
+    "table (H, 2K + 1), in the same dtype",
+    required=("gradient", "max_distance"),
+    reference=_gradient_reference,
+    ruler=plain_table_gradient,
+    cases=_gradient_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "each head has its own row",
+            "The scores of one head read one row of the table: no other row may learn from them.",
+            _own_head,
+            when=lambda case: case.arguments["gradient"].shape[1] > 1,
+        ),
+        Check(
+            "nothing is lost",
+            "Every score of every sample has read one row, the far ones too, and its gradient goes there.",
+            _nothing_lost,
+        ),
+        Check(
+            "distance 0 is the middle",
+            "A query's own key has distance 0, row K. Query i stands at place i + S - L.",
+            _own_row,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "far pairs dropped", far_pairs_dropped, "nothing is lost",
+            symptom="The outer rows learn from the distance K alone.",
+            cause="All distances beyond K have read the outer row too.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the mean of what a row gets", means_of_rows, "nothing is lost",
+            symptom="Rows learn more slowly the more often they are used.",
+            cause="A number that is used many times gets the sum of the gradients.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "only one sample learns", one_sample_learns, "nothing is lost",
+            symptom="All samples but the first are ignored.",
+            cause="The samples share the table: the batch axis is summed over too.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "queries counted from 0", queries_from_zero, "distance 0 is the middle",
+            symptom="Right for whole sequences, wrong where there are more keys than queries.",
+            cause="The last query stands at the last key.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the sides exchanged", sides_exchanged, "equals the reference",
+            symptom="What was learned on the left is written on the right.",
+            cause="p - j in place of j - p.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "heads taught together", heads_share, "each head has its own row",
+            symptom="All heads get the same biases.",
+            cause="The gradient is summed over the heads as well.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=2,
+)  # fmt: skip
+
+# --- 5.4: read the clock --------------------------------------------------------------------------
+
+
+def _read_reference(vectors, base):
+    """From the slowest hand to the fastest: of all whole turns near the last estimate, the best."""
+    found = np.zeros(vectors.shape[:-1], dtype=np.int64)
+    width = vectors.shape[-1]
+    for place in np.ndindex(found.shape):
+        row, estimate = vectors[place], 0.0
+        for pair in reversed(range(width // 2)):
+            turn = 2 * math.pi * base ** (2 * pair / width)  # positions for a whole turn
+            shown = math.atan2(row[2 * pair], row[2 * pair + 1]) / (2 * math.pi) * turn
+            first = (estimate - shown) // turn
+            options = [shown + (first + step) * turn for step in range(-1, 3)]
+            slowest = 2 * pair + 2 == width
+            estimate = shown if slowest else min(options, key=lambda p: abs(p - estimate))
+        found[place] = round(estimate)
+    return found
+
+
+def _read(
+    vectors, base, *, dtype=torch.float64, pairs=None, turns=torch.round, finish=torch.round,
+    angle=torch.atan2,
+):  # fmt: skip
+    """The right way, with the steps that the mutants replace."""
+    vectors = vectors.to(dtype)
+    width = vectors.shape[-1]
+    angles = angle(vectors[..., 0::2], vectors[..., 1::2])
+    speeds = base ** (-torch.arange(0, width, 2, dtype=dtype) / width)
+    place = angles[..., -1] / speeds[-1]
+    for i in list(range(width // 2 - 1))[::-1][:pairs]:
+        whole = turns((place * speeds[i] - angles[..., i]) / (2 * math.pi))
+        place = (angles[..., i] + 2 * math.pi * whole) / speeds[i]
+    return finish(place).long()
+
+
+def _from_zero(sine, cosine):
+    return torch.atan2(sine, cosine) % (2 * math.pi)
+
+
+slowest_hand_alone = partial(_read, pairs=0)
+half_of_the_dial = partial(_read, angle=lambda sine, cosine: (sine / cosine).atan())
+turns_cut_off = partial(_read, turns=torch.floor)
+angles_from_zero = partial(_read, angle=_from_zero)
+read_in_float32 = partial(_read, dtype=torch.float32)
+cut_not_rounded = partial(_read, finish=torch.trunc)
+
+
+def _rows_of(positions, d_model, base):
+    angles = np.asarray(positions)[..., None] / base ** (np.arange(0, d_model, 2) / d_model)
+    return np.stack((np.sin(angles), np.cos(angles)), -1).reshape(*angles.shape[:-1], d_model)
+
+
+def _read_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, shape, d_model, base, noise, dtype=torch.float64) -> Case:
+        """Positions up to a third of the slowest turn, 0 among them."""
+        last = int(2 * math.pi * base ** (1 - 2 / d_model) / 3)
+        positions = rng.integers(last // 2, last + 1, shape)
+        positions.flat[0] = 0 if positions.size > 1 else positions.flat[0]
+        rows = _rows_of(positions, d_model, base)
+        rows += rng.uniform(-noise, noise, rows.shape)
+        if positions.size > 1:
+            rows.reshape(-1, d_model)[0, ::2] = -noise / 2  # every hand a little before 0
+        return Case(label, {"vectors": rows, "base": base}, dtype)
+
+    return [
+        case("one hand", (4,), 2, 10000.0, 0.1),
+        case("two hands", (5,), 4, 100.0, 0.1),
+        case("a batch", (2, 3), 8, 10000.0, 0.1),
+        case("one vector", (), 16, 10000.0, 0.2),
+        case("much noise", (2, 2, 3), 32, 10000.0, 0.3),
+        case("three hands far apart", (7,), 6, 1000.0, 0.05),
+        case("a thousand billion positions", (3, 5), 64, 1e13, 0.2),
+        case("vectors in float32", (9,), 48, 1e10, 0.1, torch.float32),
+    ]
+
+
+def _without_noise(run: Run, case: Case) -> Problem | None:
+    positions = run.expected(case)[0]
+    d_model, base = case.arguments["vectors"].shape[-1], case.arguments["base"]
+    came = run.value(case, vectors=_rows_of(positions, d_model, base))
+    return compare(positions, came, 0.0, "the positions of the same rows without noise")
+
+
+def _around_zero(run: Run, case: Case) -> Problem | None:
+    """Position 0, every hand a little before the top."""
+    d_model = case.arguments["vectors"].shape[-1]
+    row = _rows_of([0], d_model, case.arguments["base"])
+    row[:, ::2] = -0.01
+    came = run.value(case, vectors=row)
+    return compare(np.zeros(1, dtype=np.int64), came, 0.0, "position 0, each sine 0.01 too low")
+
+
+READ_POSITIONS = Spec(
+    name="hw05.read_positions",
+    statement="read_positions(vectors, base): the positions, int64 (*batch), whose interleaved sinusoids "
+    "with this base, and a little noise on every number, are `vectors` (*batch, D); D is even, no "
+    "position is below 0 or beyond a third of the longest wavelength",
+    required=("vectors", "base"),
+    reference=_read_reference,
+    cases=_read_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "right without noise",
+            "Even if every number is exact, another position comes out.",
+            _without_noise,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        Check(
+            "right at the top of the dial",
+            "Noise can push every hand of position 0 to just before the top. The answer is still 0.",
+            _around_zero,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the slowest hand alone", slowest_hand_alone, "right at the top of the dial",
+            symptom="Right without noise; with it, wrong by a share of the longest wavelength.",
+            cause="The slow hand tells roughly where; only the fast ones tell exactly.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "half of the dial", half_of_the_dial, "right without noise",
+            symptom="Right as long as no hand points down.",
+            cause="The quotient is the same for opposite directions: atan knows half a turn, atan2 a whole one.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "whole turns cut off", turns_cut_off, "right without noise",
+            symptom="Often one turn of some hand too few.",
+            cause="The estimate may lie a little before or after: the nearest number of turns is right.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "angles from 0 to a whole turn", angles_from_zero, "right at the top of the dial",
+            symptom="Small positions become huge ones.",
+            cause="A slow hand just before the top stands at a little less than 0, not at a whole turn.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "read in float32", read_in_float32, "right without noise",
+            symptom="Far positions are off, more so the farther.",
+            cause="float32 has seven digits, these positions have up to thirteen.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "cut, not rounded", cut_not_rounded, "right without noise",
+            symptom="One too few, about every second time.",
+            cause="The fast hand is a little off to either side; 6.98 is 7.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=3,
+)  # fmt: skip
+
+# --- 5.5: the hunt --------------------------------------------------------------------------------
+
+
+class RelativeScores(RelativeFormula):
+    """q (k + a) / sqrt(d), a vector for each pair."""
+
+    def __call__(self, query, key, table):
+        """The scores alone."""
+        clip = len(table) // 2
+        rows = self.clipped(self.distances(query.shape[-2], key.shape[-2]), clip) + clip
+        return self.total(query @ key.mT, self.bias(query, key, table, rows), query.shape[-1])
+
+    def bias(self, query, key, table, rows):
+        """What the distance adds, before the scale."""
+        return torch.einsum("...id,ijd->...ij", query, table[rows])
+
+
+def scores_by_loops(query, key, table):
+    """Pair by pair."""
+    clip, (length, d), keys = len(table) // 2, query.shape[-2:], key.shape[-2]
+    rows = []
+    for i in range(length):
+        for j in range(keys):
+            distance = min(max(j - i - keys + length, -clip), clip)
+            moved = key[..., j, :] + table[distance + clip]
+            rows.append((query[..., i, :] * moved).sum(-1) / math.sqrt(d))
+    return torch.stack(rows, -1).unflatten(-1, (length, keys))
+
+
+def scores_split(query, key, table):
+    """Every row once, then picked, with the scale on the queries."""
+    scaled = query * query.shape[-1] ** -0.5
+    rows = _rows(query.shape[-2], key.shape[-2], len(table) // 2) + len(table) // 2
+    picks = rows.expand(*query.shape[:-1], -1)
+    return (scaled @ table.mT).gather(-1, picks) + scaled @ key.mT
+
+
+def scores_row_by_row(query, key, table):
+    """One row of the table after the other, where it is read, added up in float64."""
+    rows = _rows(query.shape[-2], key.shape[-2], len(table) // 2) + len(table) // 2
+    wide, total = query.double(), query.double() @ key.double().mT
+    for row, vector in enumerate(table.double()):
+        total = total + (wide @ vector)[..., None] * (rows == row)
+    return (total / math.sqrt(query.shape[-1])).to(query.dtype)
+
+
+class ClippedScoresOneShort(ClippedOneShort, RelativeScores):
+    pass
+
+
+class ScoresReversed(SignReversed, RelativeScores):
+    pass
+
+
+class ScoresFromTheTopLeft(FromTheTopLeft, RelativeScores):
+    pass
+
+
+class NothingBeyondK(RelativeScores):
+    def bias(self, query, key, table, rows):
+        distances = self.distances(query.shape[-2], key.shape[-2])
+        return super().bias(query, key, table, rows) * (distances.abs() <= len(table) // 2)
+
+
+class MoreQueriesThanKeys(RelativeScores):
+    def distances(self, length, keys):
+        start = max(keys - length, 0)
+        return torch.arange(keys) - (torch.arange(length) + start)[:, None]
+
+
+class DistanceNotScaled(RelativeScores):
+    def total(self, own, distance, d):
+        return own * d**-0.5 + distance
+
+
+class BiasOfTheFirstSample(RelativeScores):
+    def bias(self, query, key, table, rows):
+        first = query.reshape(-1, *query.shape[-2:])[0]
+        return super().bias(first, key, table, rows)
+
+
+class BiasFromTheKeys(RelativeScores):
+    def bias(self, query, key, table, rows):
+        return torch.einsum("...jd,ijd->...ij", key, table[rows])
+
+
+def scores_in_float32(query, key, table):
+    return RelativeScores()(query.float(), key.float(), table.float()).to(query.dtype)
+
+
+def scores_that_scale_the_query(query, key, table):
+    query *= query.shape[-1] ** -0.5
+    return RelativeScores()(query, key, table) * query.shape[-1] ** 0.5
+
+
+HUNT = Hunt(
+    name="hw05.hunt",
+    function="test_relative_scores",
+    statement="test_relative_scores(scores): raise for every wrong implementation of relative_scores(query, "
+    "key, table) and for no right one; query (*batch, L, d), key (*batch, S, d), table (2K + 1, d) -> "
+    "(*batch, L, S)",
+    right={
+        "a vector for each pair": RelativeScores(),
+        "loops": scores_by_loops,
+        "split, then picked": scores_split,
+        "row by row, in float64": scores_row_by_row,
+    },
+    mutants=(
+        Mutant(
+            "clipped one step short", ClippedScoresOneShort(), "hunt",
+            symptom="The first and the last row of the table are never read.",
+            cause="Clipped to K - 1.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the distance reversed", ScoresReversed(), "hunt",
+            symptom="Left and right are exchanged.",
+            cause="p - j in place of j - p.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "distances from the top left", ScoresFromTheTopLeft(), "hunt",
+            symptom="With a cache each new token believes that it stands at 0.",
+            cause="Query i stands at i + S - L.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "nothing beyond K", NothingBeyondK(), "hunt",
+            symptom="Far keys have no bias at all.",
+            cause="Beyond K the outer row is read; here 0 is added.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "more queries than keys forgotten", MoreQueriesThanKeys(), "hunt",
+            symptom="Right with a cache, wrong where the queries are the longer side.",
+            cause="S - L may be negative: the first queries then stand before every key.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the distance's score unscaled", DistanceNotScaled(), "hunt",
+            symptom="Distance counts sqrt(d) times as much as content.",
+            cause="The bias is added after the division by sqrt(d).",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the bias of the first sample", BiasOfTheFirstSample(), "hunt",
+            symptom="The scores of one sample depend on the sample that stands before it.",
+            cause="The products of queries and table are made once and used for the whole batch.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the table meets the keys", BiasFromTheKeys(), "hunt",
+            symptom="The bias does not change with the query.",
+            cause="k . a is added where q . a belongs.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "float32 inside", scores_in_float32, "hunt",
+            symptom="The dtype is right, half of the digits are not.",
+            cause="Inputs in float64 are rounded to float32 on the way.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the query scaled in place", scores_that_scale_the_query, "hunt",
+            symptom="The scores are right, and the caller's tensor is another one afterwards.",
+            cause="query *= ... works in the tensor of the caller.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    points=4,
+    minutes=25,
+    difficulty="core",
+    chapter=6,
+)  # fmt: skip
+
+# --- The assignment -------------------------------------------------------------------------------
+
+ASSIGNMENT = Assignment(
+    name="hw05",
+    title="Where does a token stand?",
+    weeks="5",
+    chapters=(6,),
+    parts=(
+        Task(SIMILARITY, "similarity", 10, "warm-up", ("torch.cosine_similarity", "F.cosine_similarity")),
+        Task(STRETCH, "stretch", 15, "core", ("F.interpolate", "F.grid_sample", "nn.Upsample")),
+        Task(TABLE_GRADIENT, "table_gradient", 15, "core"),
+        Task(READ_POSITIONS, "read_positions", 30, "challenge"),
+        HUNT,
+        Written(
+            "hw05-sines-only",
+            "explanation",
+            2,
+            10,
+            "1 point: position 0 is all zeros (or: a sine alone does not say whether it rises or falls), so no "
+            "matrix carries every position to the next; shown, not only claimed. 1 point: sin a sin b holds "
+            "cos(a + b) as well, so the dot product depends on the place and not on the distance alone.",
+        ),
+        Written(
+            "hw05-stretched-waves",
+            "explanation",
+            2,
+            10,
+            "1 point: the middle of two neighbors on a wave of speed w is the true value times cos(w/2): 0.88 "
+            "for the fastest pair, 0.99995 for w = 1/50; the vector loses length. 1 point: neighbors are now half a "
+            "step apart, so a layer that learned one turn per step finds something else one row back (any right "
+            "consequence counts, such as that the layer needs some training at the new length).",
+        ),
+        Written(
+            "hw05-experiment",
+            "experiment",
+            3,
+            20,
+            "1 point: a table of right answers for at least four bases and two strengths of noise, from a run of "
+            "the code. 1 point: the finding agrees with the table: the larger the base, the fewer positions are "
+            "read right, and small errors are told apart from large ones. 1 point: the reason: with a large base "
+            "most hands hardly move over these positions and tell neighbors apart no better than noise.",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,973 @@
+"""Homework 6: normalization and the feed-forward network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ... import reference
+from ...errors import complain
+from ...specs.judge import (
+    EQUAL,
+    SHAPE,
+    UNTOUCHED,
+    Case,
+    Check,
+    Mutant,
+    Problem,
+    Run,
+    Spec,
+    compare,
+)
+from ...specs.norms_mutants import (
+    eps_outside_the_root,
+    over_the_batch,
+    plain_layer_norm,
+    squared_in_half_precision,
+    squares_first,
+)
+from ..tasks import Assignment, Hunt, Task, Written
+
+# --- 6.1: who is heard at the end -----------------------------------------------------------------
+
+
+def _shares_reference(wiring, num_sublayers, variance):
+    """The variance of every part of the stream, step by step; a norm divides all by their sum."""
+    parts = [np.longdouble(1)]
+    for _ in range(num_sublayers):
+        parts.append(np.longdouble(variance))
+        if wiring == "post":
+            total = sum(parts)
+            parts = [part / total for part in parts]
+    return np.array(parts) / sum(parts)
+
+
+def plain_shares(wiring, num_sublayers, variance):
+    """The ruler."""
+    after = torch.arange(num_sublayers, 0, -1, dtype=torch.float64)
+    kept = 1 / (1 + variance)
+    found = variance * (kept**after if wiring == "post" else torch.ones_like(after))
+    first = kept**num_sublayers if wiring == "post" else 1.0
+    parts = torch.cat((torch.tensor([first], dtype=torch.float64), found))
+    return parts / parts.sum()
+
+
+def deviations_shared(wiring, num_sublayers, variance):
+    return plain_shares(wiring, num_sublayers, variance).sqrt()
+
+
+def a_variance_of_one(wiring, num_sublayers, variance):
+    return plain_shares(wiring, num_sublayers, 1.0)
+
+
+def variance_in_float32(wiring, num_sublayers, variance):
+    return plain_shares(wiring, num_sublayers, float(np.float32(variance)))
+
+
+def never_normalized(wiring, num_sublayers, variance):
+    return plain_shares("pre", num_sublayers, variance)
+
+
+def wirings_exchanged(wiring, num_sublayers, variance):
+    return plain_shares({"pre": "post", "post": "pre"}[wiring], num_sublayers, variance)
+
+
+def last_sublayer_first(wiring, num_sublayers, variance):
+    found = plain_shares(wiring, num_sublayers, variance)
+    return torch.cat((found[:1], found[1:].flip(0)))
+
+
+def _shares_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(wiring, num_sublayers, variance) -> Case:
+        given = {"wiring": wiring, "num_sublayers": num_sublayers, "variance": variance}
+        return Case(f"{wiring}-norm", given)
+
+    return [
+        case("pre", 1, 0.5),
+        case("post", 1, 0.5),
+        case("pre", 2, 1.0),
+        case("post", 2, 1.0),
+        case("post", 3, 0.25),
+        case("pre", 5, 4.0),
+        case("pre", 24, float(rng.uniform(0.1, 2))),
+        case("post", 24, float(rng.uniform(0.1, 2))),
+        case("pre", 0, 1.0),
+        case("post", 0, 3.0),
+    ]
+
+
+def _whole(run: Run, case: Case) -> Problem | None:
+    return compare(np.array(1.0), run.value(case).sum(), 1e-9, "the sum of the shares")
+
+
+def _one_sublayer(run: Run, case: Case) -> Problem | None:
+    variance = case.arguments["variance"]
+    wanted = np.array([1.0, variance]) / (1 + variance)
+    return compare(wanted, run.value(case, num_sublayers=1), 1e-9, "the shares with one sublayer")
+
+
+SHARES = Spec(
+    name="hw06.shares",
+    statement="shares(wiring, num_sublayers, variance): the shares of the embedding and of each sublayer, "
+    'first to last, in the variance of what leaves the stack; wiring "post" or "pre"; the embedding '
+    "has variance 1 and each sublayer adds something new of this variance; float64 (N + 1)",
+    required=("wiring", "num_sublayers", "variance"),
+    reference=_shares_reference,
+    ruler=plain_shares,
+    cases=_shares_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "the shares make a whole",
+            "The parts have nothing to do with each other, so their variances add up to all of it.",
+            _whole,
+        ),
+        Check(
+            "one sublayer",
+            "After one sublayer there are two parts, of variance 1 and `variance`, in either wiring.",
+            _one_sublayer,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "standard deviations for variances", deviations_shared, "the shares make a whole",
+            symptom="The shares add up to more than 1.",
+            cause="What is divided by the root of the sum has its variance divided by the sum.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "a variance of 1 taken for granted", a_variance_of_one, "one sublayer",
+            symptom="Right for variance 1 only.",
+            cause="The norm divides by 1 + variance, which is 2 in the chapter's example.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "float32 on the way", variance_in_float32, "one sublayer",
+            symptom="Right to seven digits.",
+            cause="torch.tensor([0.4]) is float32: turning it into float64 later brings nothing back.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "post-norm without norms", never_normalized, "equals the reference",
+            symptom="Both wirings give the same.",
+            cause="In post-norm what is there shrinks before the next sublayer adds to it.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "the wirings exchanged", wirings_exchanged, "equals the reference",
+            symptom="Pre-norm forgets, post-norm remembers.",
+            cause="Post normalizes after the sum, pre before the sublayer and once at the end.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "the last sublayer first", last_sublayer_first, "equals the reference",
+            symptom="In post-norm the first sublayer speaks loudest.",
+            cause="What was found first has been through the most norms since.",
+            seen="made for this book", chapter=7,
+        ),
+    ),
+    chapter=7,
+    points=2,
+)  # fmt: skip
+
+# --- 6.2: a token in pieces -----------------------------------------------------------------------
+
+
+def _merge_reference(counts, means, variances):
+    """The mean of all numbers, and the mean of their squared distances from it."""
+    found = np.zeros((*means.shape[:-1], 2), dtype=means.dtype)
+    pieces = [p for p, count in enumerate(counts) if count]
+    number = sum(int(counts[p]) for p in pieces)
+    for place in np.ndindex(means.shape[:-1]):
+        mean = sum(int(counts[p]) * means[(*place, p)] for p in pieces) / number
+        squares = [
+            int(counts[p]) * (variances[(*place, p)] + (means[(*place, p)] - mean) ** 2)
+            for p in pieces
+        ]
+        found[place] = mean, sum(squares) / number
+    return found
+
+
+def _mean_and_variance(answer: Any, given: dict[str, Any]) -> Tensor:
+    """Both as one tensor (*batch, 2)."""
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise complain(TypeError, "the answer", type(answer).__name__, "(mean, variance)")
+    return torch.stack([torch.as_tensor(part) for part in answer], dim=-1)
+
+
+def _merged(counts, means, variances):
+    """Shares of the pieces, and the pieces without the empty ones."""
+    real = counts > 0
+    shares = (counts[real] / counts.sum()).to(means.dtype)
+    return shares, means[..., real], variances[..., real]
+
+
+def plain_merge(counts, means, variances):
+    """The ruler."""
+    shares, means, variances = _merged(counts.double(), means, variances)
+    mean = (shares * means).sum(-1)
+    return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
+
+
+def pieces_of_one_size(counts, means, variances):
+    return plain_merge((counts > 0).long(), means, variances)
+
+
+def variances_averaged(counts, means, variances):
+    shares, means, variances = _merged(counts.double(), means, variances)
+    return (shares * means).sum(-1), (shares * variances).sum(-1)
+
+
+def squares_then_mean(counts, means, variances):
+    shares, means, variances = _merged(counts.double(), means, variances)
+    mean = (shares * means).sum(-1)
+    return mean, (shares * (variances + means.square())).sum(-1) - mean.square()
+
+
+def shares_in_float32(counts, means, variances):
+    shares, means, variances = _merged(counts, means, variances)
+    mean = (shares * means).sum(-1)
+    return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
+
+
+def empty_pieces_counted(counts, means, variances):
+    shares = (counts.double() / counts.sum()).to(means.dtype)
+    mean = (shares * means).sum(-1)
+    return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
+
+
+def one_less(counts, means, variances):
+    mean, variance = plain_merge(counts, means, variances)
+    return mean, variance * counts.sum() / (counts.sum() - 1)
+
+
+def _merge_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, counts, dtype=torch.float64, shift=0.0) -> Case:
+        counts = np.array(counts)
+        means = rng.normal(size=(*batch, len(counts))) + shift
+        variances = rng.uniform(0.2, 2, means.shape)
+        means[..., counts == 0] = variances[..., counts == 0] = np.nan
+        return Case(label, {"counts": counts, "means": means, "variances": variances}, dtype)
+
+    return [
+        case("one piece", (3,), [5]),
+        case("two pieces of a token", (), [4, 4]),
+        case("pieces of two sizes", (2,), [6, 2]),
+        case("tokens", (2, 3), [8, 1, 3, 4]),
+        case("float32", (4,), [7, 9, 5], torch.float32),
+        case("far from 0", (2, 2), [16, 3, 8], shift=1e6),
+        case("an empty piece", (5,), [6, 0, 2]),
+        case("empty pieces first and last", (2, 4), [0, 3, 9, 1, 0]),
+    ]
+
+
+def _alike(run: Run, case: Case) -> Problem | None:
+    """Pieces of mean 2 and variance 3."""
+    means, empty = case.arguments["means"], case.arguments["counts"] == 0
+    given = {"means": np.full(means.shape, 2.0), "variances": np.full(means.shape, 3.0)}
+    for numbers in given.values():
+        numbers[..., empty] = np.nan
+    wanted = np.broadcast_to([2.0, 3.0], (*means.shape[:-1], 2))
+    return compare(wanted, run.value(case, **given), 1e-5, "mean, variance of pieces with 2 and 3")
+
+
+def _moved(run: Run, case: Case) -> Problem | None:
+    """All means moved by 2^20."""
+    far = run.value(case, means=case.arguments["means"] + 2.0**20)[..., 1]
+    return compare(run.value(case)[..., 1], far, 1e-6, "the variance, all numbers moved by 2^20")
+
+
+MERGE = Spec(
+    name="hw06.merge_statistics",
+    statement="merge_statistics(counts, means, variances) -> (mean, variance): of each token's numbers, "
+    "from the statistics of its P pieces; counts (P), integers, means and variances (*batch, P), each "
+    "(*batch); an empty piece has mean and variance NaN; variances are divided by the count",
+    required=("counts", "means", "variances"),
+    reference=_merge_reference,
+    ruler=plain_merge,
+    cases=_merge_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "pieces that are alike",
+            "If every piece has the same mean and variance, so has the whole. Empty pieces add nothing.",
+            _alike,
+        ),
+        Check(
+            "a shift moves the mean alone",
+            "Adding one number to all means moves the mean and leaves the spread, far from 0 as well.",
+            _moved,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "pieces of one size", pieces_of_one_size, "equals the reference",
+            symptom="Right as long as all pieces are equally large.",
+            cause="A piece of eight numbers counts as much as eight pieces of one.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "variances averaged", variances_averaged, "equals the reference",
+            symptom="Too small a variance, 0 if each piece is a single number.",
+            cause="The pieces' means differ as well: that spread is missing.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "the mean of squares less the squared mean", squares_then_mean,
+            "a shift moves the mean alone",
+            symptom="Right for numbers around 0, noise for a token far from 0.",
+            cause="Two large numbers cancel; take squares of distances from the mean.",
+            seen="pytorch issue 51102; objax issue 182", chapter=7,
+        ),
+        Mutant(
+            "shares in float32", shares_in_float32, "a shift moves the mean alone",
+            symptom="A token far from 0 gets a mean that is wrong from the eighth digit on.",
+            cause="One integer tensor divided by another is float32, whatever the means are.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "empty pieces counted", empty_pieces_counted, "pieces that are alike",
+            symptom="NaN as soon as one piece is empty.",
+            cause="0 times NaN is NaN: a weight of 0 does not take a piece out.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "divided by one less", one_less, "pieces that are alike",
+            symptom="Every variance is too large by n / (n - 1).",
+            cause="A norm divides by the count.",
+            seen="made for this book", chapter=7,
+        ),
+    ),
+    read=_mean_and_variance,
+    chapter=7,
+    points=2,
+)  # fmt: skip
+
+# --- 6.3: the next fold ---------------------------------------------------------------------------
+
+
+def _fold_reference(x, direction, w_widen, b_widen):
+    """Unit by unit: where on its way does the token meet the line on which the unit is 0?"""
+    found = np.full(x.shape[:-1], np.inf, dtype=x.dtype)
+    for place in np.ndindex(found.shape):
+        for key, threshold in zip(w_widen.T, b_widen, strict=True):
+            height = reference.dot(x[place], key) + threshold
+            slope = reference.dot(direction[place], key)
+            if slope != 0 and -height / slope > 0:
+                found[place] = min(found[place], -height / slope)
+    return found
+
+
+def _crossings(x, direction, w_widen, b_widen):
+    return -(x @ w_widen + b_widen) / (direction @ w_widen)  # *batch d_ff
+
+
+def _first(steps):
+    return steps.where(steps > 0, torch.inf).amin(-1)
+
+
+def plain_fold(x, direction, w_widen, b_widen):
+    """The ruler."""
+    return _first(_crossings(x, direction, w_widen, b_widen))
+
+
+def folds_behind_counted(x, direction, w_widen, b_widen):
+    return _first(_crossings(x, direction, w_widen, b_widen).abs())
+
+
+def only_units_that_are_on(x, direction, w_widen, b_widen):
+    steps = _crossings(x, direction, w_widen, b_widen)
+    return _first(steps.where(x @ w_widen + b_widen > 0, torch.inf))
+
+
+def thresholds_forgotten(x, direction, w_widen, b_widen):
+    return plain_fold(x, direction, w_widen, torch.zeros_like(b_widen))
+
+
+def the_fold_under_the_feet(x, direction, w_widen, b_widen):
+    steps = _crossings(x, direction, w_widen, b_widen)
+    return steps.where(steps >= 0, torch.inf).amin(-1)
+
+
+def length_of_the_way(x, direction, w_widen, b_widen):
+    return plain_fold(x, direction, w_widen, b_widen) * direction.norm(dim=-1)
+
+
+def one_for_all_tokens(x, direction, w_widen, b_widen):
+    return plain_fold(x, direction, w_widen, b_widen).amin().expand(x.shape[:-1])
+
+
+def _fold_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, width, d_ff, dtype=torch.float64, whole=False, shift=0.0) -> Case:
+        def draw(*shape):
+            return rng.integers(-2, 3, shape).astype(float) if whole else rng.normal(size=shape)
+
+        given = {"x": draw(*batch, width), "direction": draw(*batch, width)}
+        given["direction"][..., 0] += 3.0  # never the zero vector
+        return Case(
+            label, given | {"w_widen": draw(width, d_ff), "b_widen": draw(d_ff) + shift}, dtype
+        )
+
+    sorter = np.array([[1.0, -1, 1, -1], [-1, 1, 1, -1]])
+    way = np.array([[-1.0, 1], [1, 0], [0, 1]])
+    x = np.array([[3.0, -1]]).repeat(3, 0)
+    pencil = {"x": x, "direction": way, "w_widen": sorter, "b_widen": np.zeros(4)}
+    return [
+        Case("the sorter of chapter 8", pencil),
+        case("one token, one unit", (), 2, 1),
+        case("tokens", (4,), 3, 6),
+        case("a batch", (2, 3), 5, 12),
+        case("float32", (6,), 4, 9, torch.float32),
+        case("few units", (3, 5), 4, 2),
+        case("whole numbers, on folds and along them", (40,), 2, 5, whole=True),
+        case("far thresholds", (7,), 3, 8, shift=50.0),
+    ]
+
+
+def _ahead(run: Run, case: Case) -> Problem | None:
+    steps = run.value(case)
+    wrong = steps[~(steps > 0)]
+    return Problem("steps above 0", str(wrong.flat[0])) if len(wrong) else None
+
+
+def _heights(case: Case, steps: np.ndarray) -> np.ndarray:
+    """What every unit gets before its bend, after so many steps. (tokens, d_ff)"""
+    a = case.arguments
+    moved = a["x"] + steps[..., None] * a["direction"]
+    return (moved @ a["w_widen"] + a["b_widen"]).reshape(-1, len(a["b_widen"]))
+
+
+def _none_before(run: Run, case: Case) -> Problem | None:
+    """No unit that was on or off has changed just before."""
+    steps = run.value(case)
+    way = 0.99 * np.where(np.isfinite(steps), steps, 1e6)
+    signs = np.sign(_heights(case, np.zeros_like(way))) * np.sign(_heights(case, way))
+    if (signs < 0).any():
+        token, unit = np.argwhere(signs < 0)[0]
+        return Problem(
+            "no unit switched before", f"unit {unit} switched on the way of token {token}"
+        )
+    return None
+
+
+def _at_a_fold(run: Run, case: Case) -> Problem | None:
+    """Some unit is at 0 there."""
+    steps = run.value(case)
+    finite = np.isfinite(steps)
+    nearest = np.abs(_heights(case, np.where(finite, steps, 0.0))).min(-1)[finite.reshape(-1)]
+    return compare(np.zeros_like(nearest), nearest, 1e-4, "the smallest |x k + b| at the fold")
+
+
+FOLD = Spec(
+    name="hw06.next_fold",
+    statement="next_fold(x, direction, w_widen, b_widen): for each token the smallest t > 0 at which some "
+    "unit of relu((x + t direction) w_widen + b_widen) stands at 0 before its bend and does not stay "
+    "there, inf if there is none; x and direction (*batch, D), w_widen (D, d_ff), b_widen (d_ff) -> (*batch)",
+    required=("x", "direction", "w_widen", "b_widen"),
+    reference=_fold_reference,
+    ruler=plain_fold,
+    cases=_fold_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check("folds ahead", "Only what lies ahead of the token counts: t is above 0.", _ahead),
+        Check(
+            "nothing switches before",
+            "Some unit goes on or off before the answer: that fold comes first.",
+            _none_before,
+        ),
+        Check(
+            "there is a fold",
+            "After t steps along the direction one unit must stand at 0.",
+            _at_a_fold,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "folds behind counted", folds_behind_counted, "there is a fold",
+            symptom="A fold at -2 is met after 2 steps.",
+            cause="The sign of t says whether the fold lies ahead.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "only units that are on", only_units_that_are_on, "nothing switches before",
+            symptom="Units that switch on along the way are overlooked.",
+            cause="A fold can be crossed from either side.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "thresholds forgotten", thresholds_forgotten, "nothing switches before",
+            symptom="All folds pass through the origin.",
+            cause="b_widen moves each fold away from it.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the fold under the feet", the_fold_under_the_feet, "folds ahead",
+            symptom="A token that stands on a fold never gets away.",
+            cause="t = 0 is where the token is, not where it goes.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the length of the way", length_of_the_way, "nothing switches before",
+            symptom="Right for directions of length 1.",
+            cause="t counts steps of the direction as it is given.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "one answer for all tokens", one_for_all_tokens, "there is a fold",
+            symptom="All tokens stop where the first of them does.",
+            cause="The smallest of all, where each token has its own smallest.",
+            seen="made for this book", chapter=8,
+        ),
+    ),
+    chapter=8,
+    points=2,
+)  # fmt: skip
+
+# --- 6.4: the lightest network --------------------------------------------------------------------
+
+
+def _lightest_reference(w_widen, b_widen, w_narrow):
+    """Unit by unit: both sides get the geometric mean of their lengths."""
+    found = []
+    for key, threshold, value in zip(w_widen.T, b_widen, w_narrow, strict=True):
+        before = np.sqrt(reference.dot(key, key) + threshold**2)
+        after = np.sqrt(reference.dot(value, value))
+        length = np.sqrt(before * after)
+        if length == 0:
+            found.append(np.zeros(len(key) + 1 + len(value)))
+        else:
+            found.append([*(length / before * key), length / before * threshold,
+                          *(length / after * value)])  # fmt: skip
+    return np.array(found, dtype=w_widen.dtype).T
+
+
+def _three_parts(answer: Any, given: dict[str, Any]) -> Tensor:
+    """A column for each unit: its key, its threshold, its value."""
+    if not isinstance(answer, tuple | list) or len(answer) != 3:
+        wanted = "(w_widen, b_widen, w_narrow)"
+        raise complain(TypeError, "the answer", type(answer).__name__, wanted)
+    w_widen, b_widen, w_narrow = answer
+    return torch.cat((w_widen, b_widen[None], w_narrow.T))
+
+
+def _lengths(w_widen, b_widen, w_narrow):
+    return (w_widen.square().sum(0) + b_widen.square()).sqrt(), w_narrow.norm(dim=1)
+
+
+def _stretched(w_widen, b_widen, w_narrow, stretch):
+    """Every unit's first side times its number, the second side divided; units of no use are 0."""
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    used = before * after > 0
+    up = torch.where(used, stretch, 0.0)
+    down = torch.where(used, 1 / stretch, 0.0)
+    return w_widen * up, b_widen * up, w_narrow * down[:, None]
+
+
+def plain_lightest(w_widen, b_widen, w_narrow):
+    """The ruler."""
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    return _stretched(w_widen, b_widen, w_narrow, (after / before).sqrt())
+
+
+def root_forgotten(w_widen, b_widen, w_narrow):
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    return _stretched(w_widen, b_widen, w_narrow, after / before)
+
+
+def threshold_not_weighed(w_widen, b_widen, w_narrow):
+    stretch = (w_narrow.norm(dim=1) / w_widen.norm(dim=0)).sqrt()
+    return _stretched(w_widen, b_widen, w_narrow, stretch)
+
+
+def threshold_not_moved(w_widen, b_widen, w_narrow):
+    w, _, v = plain_lightest(w_widen, b_widen, w_narrow)
+    return w, b_widen, v
+
+
+def every_length_one(w_widen, b_widen, w_narrow):
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    before, after = before.where(before > 0, 1.0), after.where(after > 0, 1.0)
+    return w_widen / before, b_widen / before, w_narrow / after[:, None]
+
+
+def one_stretch_for_all(w_widen, b_widen, w_narrow):
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    stretch = (after.norm() / before.norm()).sqrt().expand(before.shape)
+    return _stretched(w_widen, b_widen, w_narrow, stretch)
+
+
+def nothing_over_nothing(w_widen, b_widen, w_narrow):
+    before, after = _lengths(w_widen, b_widen, w_narrow)
+    stretch = (after / before).sqrt()
+    return w_widen * stretch, b_widen * stretch, w_narrow / stretch[:, None]
+
+
+def _lightest_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, width, d_ff, out, dtype=torch.float64, silent=(), mute=()) -> Case:
+        """silent units have no key and no threshold, mute ones no value."""
+        w, b, v = (rng.normal(size=shape) for shape in ((width, d_ff), (d_ff,), (d_ff, out)))
+        w *= np.exp(rng.normal(size=d_ff))  # units of different sizes
+        w[:, list(silent)] = b[list(silent)] = v[list(mute)] = 0.0
+        return Case(label, {"w_widen": w, "b_widen": b, "w_narrow": v}, dtype)
+
+    constant = case("a unit that is always on", 3, 4, 2)
+    constant.arguments["w_widen"][:, 2] = 0.0
+    pencil = {"w_widen": np.array([[3.0], [0]]), "b_widen": np.array([4.0])}
+    return [
+        Case("one unit", pencil | {"w_narrow": np.array([[20.0]])}),
+        case("two units", 2, 2, 1),
+        case("as wide as narrow", 4, 5, 4),
+        case("float32", 3, 8, 6, torch.float32),
+        case("many units", 6, 24, 5),
+        constant,
+        case("a unit without a value", 3, 5, 2, mute=[1]),
+        case("a unit without a key", 2, 6, 3, silent=[0], mute=[4]),
+    ]
+
+
+def _network(case: Case, w: np.ndarray, b: np.ndarray, v: np.ndarray) -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=(9, len(case.arguments["w_widen"])))
+    return np.maximum(x @ w + b, 0) @ v
+
+
+def _parts(run: Run, case: Case) -> tuple[np.ndarray, ...]:
+    width = len(case.arguments["w_widen"])
+    columns = run.value(case)
+    return columns[:width], columns[width], columns[width + 1 :].T
+
+
+def _same_function(run: Run, case: Case) -> Problem | None:
+    wanted = _network(case, *(case.arguments[n] for n in ("w_widen", "b_widen", "w_narrow")))
+    slack = 1e-4 if case.dtype == torch.float32 else 1e-9
+    return compare(wanted, _network(case, *_parts(run, case)), slack, "the network's answers")
+
+
+def _no_gain(run: Run, case: Case) -> Problem | None:
+    """Stretch each unit by 1 % and by -1 %: the sum of squares must not fall."""
+    w, b, v = _parts(run, case)
+    first, second = (w**2).sum(0) + b**2, (v**2).sum(1)
+    for stretch in (0.99, 1.01):
+        gain = first + second - (first * stretch**2 + second / stretch**2)
+        if (gain > 1e-6 * (first + second)).any():
+            unit = int(gain.argmax())
+            return Problem(
+                "no unit that can be made lighter", f"unit {unit}, stretched by {stretch}"
+            )
+    return None
+
+
+def _of_no_use(run: Run, case: Case) -> Problem | None:
+    """A unit that adds nothing weighs nothing."""
+    a = case.arguments
+    idle = (np.abs(a["w_widen"]).sum(0) + np.abs(a["b_widen"]) == 0) | (
+        np.abs(a["w_narrow"]).sum(1) == 0
+    )
+    rest = run.value(case)[:, idle]
+    return compare(np.zeros_like(rest), rest, 0.0, "the weights of units that add nothing")
+
+
+LIGHTEST = Spec(
+    name="hw06.lightest",
+    statement="lightest(w_widen, b_widen, w_narrow) -> the same three, with units stretched so that "
+    "relu(x w_widen + b_widen) w_narrow is the same for every x and the sum of the squares of all "
+    "weights and thresholds is as small as it can be; a unit that adds nothing for any x because one "
+    "of its sides is all zeros becomes zeros; (D, d_ff), (d_ff), (d_ff, E)",
+    required=("w_widen", "b_widen", "w_narrow"),
+    reference=_lightest_reference,
+    ruler=plain_lightest,
+    cases=_lightest_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "units of no use weigh nothing",
+            "A unit with a side of zeros adds nothing: all of its weights become 0, none NaN.",
+            _of_no_use,
+        ),
+        Check(
+            "the same function",
+            "The new network must give the old one's answers.",
+            _same_function,
+        ),
+        Check(
+            "no unit can be made lighter",
+            "Stretching one unit by one percent, or shrinking it, still lowers the sum of squares.",
+            _no_gain,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the root forgotten", root_forgotten, "no unit can be made lighter",
+            symptom="The two sides of a unit exchange their lengths.",
+            cause="What one side is multiplied by, the other is divided by: each goes half of the way.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the threshold not weighed", threshold_not_weighed, "the same function",
+            symptom="Right for units without a threshold.",
+            cause="The threshold is stretched with its key and counts like one more weight.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "the threshold left behind", threshold_not_moved, "units of no use weigh nothing",
+            symptom="Every unit bends at another place than before.",
+            cause="relu(c z) = c relu(z) needs the whole of z to be stretched, threshold included.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "every length 1", every_length_one, "units of no use weigh nothing",
+            symptom="The network answers something else.",
+            cause="The product of the two lengths is what the unit does: it must stay.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "one stretch for all units", one_stretch_for_all, "no unit can be made lighter",
+            symptom="Lighter than before, and not as light as possible.",
+            cause="Units do not depend on each other: each has its own best stretch.",
+            seen="made for this book", chapter=8,
+        ),
+        Mutant(
+            "nothing divided by nothing", nothing_over_nothing, "units of no use weigh nothing",
+            symptom="NaN or inf for a unit without a key or without a value.",
+            cause="The ratio of two lengths does not exist where one of them is 0.",
+            seen="made for this book", chapter=8,
+        ),
+    ),
+    read=_three_parts,
+    chapter=8,
+    points=3,
+)  # fmt: skip
+
+# --- 6.5: the hunt --------------------------------------------------------------------------------
+
+
+def norm_formula(x, gain, bias, eps):
+    """The formula, in float32 at least."""
+    return plain_layer_norm(x, gain.to(x.dtype), bias.to(x.dtype), eps=eps)
+
+
+def norm_of_torch(x, gain, bias, eps):
+    """PyTorch's kernel."""
+    return functional.layer_norm(x, gain.shape, gain, bias, eps)
+
+
+def norm_by_welford(x, gain, bias, eps):
+    """One number after the other, in float64: mean and squared distances grow along."""
+    wide = x.double()
+    mean, squares = torch.zeros_like(wide[..., 0]), torch.zeros_like(wide[..., 0])
+    for count, number in enumerate(wide.unbind(-1), start=1):
+        step = number - mean
+        mean = mean + step / count
+        squares = squares + step * (number - mean)
+    spread = (squares / wide.shape[-1] + eps).sqrt()
+    centered = (wide - mean[..., None]) / spread[..., None]
+    return (centered * gain.double() + bias.double()).to(x.dtype)
+
+
+def norm_moved_first(x, gain, bias, eps):
+    """All numbers less the first one; then the mean of squares less the squared mean, in float64."""
+    moved = x.double() - x[..., :1].double()
+    mean = moved.mean(-1, keepdim=True)
+    variance = (moved.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0)
+    return ((moved - mean) * (variance + eps).rsqrt() * gain.double() + bias.double()).to(x.dtype)
+
+
+def _wide(x):
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def norm_with_one_less(x, gain, bias, eps):
+    wide = _wide(x)
+    variance = wide.var(-1, keepdim=True)
+    return ((wide - wide.mean(-1, keepdim=True)) * (variance + eps).rsqrt() * gain + bias).to(
+        x.dtype
+    )
+
+
+def norm_with_eps_outside(x, gain, bias, eps):
+    return eps_outside_the_root(_wide(x), gain, bias, eps=eps).to(x.dtype)
+
+
+def norm_of_the_sample(x, gain, bias, eps):
+    wide = _wide(x)
+    axes = tuple(range(min(1, x.ndim - 1), x.ndim))
+    variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
+    return ((wide - mean) * (variance + eps).rsqrt() * gain + bias).to(x.dtype)
+
+
+def norm_of_the_feature(x, gain, bias, eps):
+    return over_the_batch(_wide(x), gain, bias, eps=eps).to(x.dtype)
+
+
+def norm_of_squares(x, gain, bias, eps):
+    return squares_first(x, gain, bias, eps=eps)
+
+
+def norm_in_half(x, gain, bias, eps):
+    return squared_in_half_precision(x, gain, bias, eps=eps)
+
+
+def norm_in_place(x, gain, bias, eps):
+    wide = _wide(x)
+    mean = wide.mean(-1, keepdim=True)
+    answer = norm_formula(x, gain, bias, eps)
+    x -= mean.to(x.dtype)
+    return answer
+
+
+def norm_with_fixed_eps(x, gain, bias, eps):
+    return norm_formula(x, gain, bias, 1e-5)
+
+
+def norm_gain_first(x, gain, bias, eps):
+    return norm_formula(x * gain, torch.ones_like(gain), bias, eps)
+
+
+def norm_with_a_floor(x, gain, bias, eps):
+    wide = _wide(x)
+    variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
+    return ((wide - mean) * variance.clamp(min=eps).rsqrt() * gain + bias).to(x.dtype)
+
+
+HUNT = Hunt(
+    name="hw06.hunt",
+    function="test_layer_norm",
+    statement="test_layer_norm(layer_norm): raise for every wrong implementation of layer_norm(x, gain, "
+    "bias, eps) and for no right one; x (*batch, D), gain and bias (D), all in one dtype, eps a number",
+    right={
+        "the formula": norm_formula,
+        "PyTorch's kernel": norm_of_torch,
+        "number by number": norm_by_welford,
+        "moved, then squares": norm_moved_first,
+    },
+    mutants=(
+        Mutant(
+            "divided by one less", norm_with_one_less, "hunt",
+            symptom="Every output is too small by sqrt((D-1)/D).",
+            cause="The variance is divided by D - 1.",
+            seen="source notes, 001:996", chapter=7,
+        ),
+        Mutant(
+            "eps outside the root", norm_with_eps_outside, "hunt",
+            symptom="Right until a token is nearly constant.",
+            cause="sqrt(var) + eps where sqrt(var + eps) is right.",
+            seen="annotated-transformer 1, 13, 92, 110", chapter=7,
+        ),
+        Mutant(
+            "one mean for the sample", norm_of_the_sample, "hunt",
+            symptom="Another token of the same sample changes the answer.",
+            cause="Mean and variance over L and D.",
+            seen="source notes, 001:1603", chapter=7,
+        ),
+        Mutant(
+            "one mean for each feature", norm_of_the_feature, "hunt",
+            symptom="Another token of the batch changes the answer.",
+            cause="Mean and variance over samples and places: that is BatchNorm.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "squares less the squared mean", norm_of_squares, "hunt",
+            symptom="Right around 0; any number at all for a token far from 0.",
+            cause="Two large numbers cancel in float32.",
+            seen="pytorch issue 51102; objax issue 182", chapter=7,
+        ),
+        Mutant(
+            "squared in half precision", norm_in_half, "hunt",
+            symptom="Nothing but the bias is left of loud tokens in float16.",
+            cause="Squares above 65504 are infinite in float16.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "centered in place", norm_in_place, "hunt",
+            symptom="The answer is right, and the residual connection adds the wrong x.",
+            cause="x -= mean works in the tensor of the caller.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "an eps of its own", norm_with_fixed_eps, "hunt",
+            symptom="Weights of a model with another eps give slightly other numbers.",
+            cause="1e-5, whatever was asked for.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "the gain first", norm_gain_first, "hunt",
+            symptom="Right as long as all gains are 1, or all are the same.",
+            cause="x is scaled before it is normalized.",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "eps as a floor", norm_with_a_floor, "hunt",
+            symptom="Right for loud tokens and for constant ones, wrong for quiet ones.",
+            cause="max(var, eps) where var + eps is right.",
+            seen="made for this book", chapter=7,
+        ),
+    ),
+    points=4,
+    minutes=25,
+    difficulty="core",
+    chapter=7,
+)  # fmt: skip
+
+# --- The assignment -------------------------------------------------------------------------------
+
+ASSIGNMENT = Assignment(
+    name="hw06",
+    title="What a layer does to one token",
+    weeks="6",
+    chapters=(7, 8),
+    parts=(
+        Task(SHARES, "shares", 15, "warm-up"),
+        Task(MERGE, "merge_statistics", 15, "core"),
+        Task(FOLD, "next_fold", 15, "core"),
+        Task(LIGHTEST, "lightest", 30, "challenge"),
+        HUNT,
+        Written(
+            "hw06-quiet-sublayers",
+            "explanation",
+            2,
+            10,
+            "1 point: pre-norm: with variance 1/N the embedding keeps 1/2 at any depth, without it 1/13 and 1/97. "
+            "1 point: post-norm: (1 + 1/N)^-N, 0.38 and 0.37 (close to 1/e) in place of 2^-12 and 2^-96, so quiet "
+            "sublayers end the forgetting there as well. Numbers from the student's own `shares` are enough.",
+        ),
+        Written(
+            "hw06-in-slices",
+            "explanation",
+            2,
+            10,
+            "1 point: 2 GiB and 128 MiB; by tokens the answers are put one after the other, by units they are "
+            "added, with b_2 once. 1 point: with a softmax over the units the sum of all exponentials is needed, so "
+            "slices of units can not be added as they are; slices of tokens still work. (A running sum as in "
+            "online softmax, named as the way out, counts as well.)",
+        ),
+        Written(
+            "hw06-experiment",
+            "experiment",
+            3,
+            20,
+            "1 point: a table of the drift for both bends and at least three step sizes with the same product of "
+            "step size and steps, from a run of the code. 1 point: the finding: for ReLU the drift falls in "
+            "proportion to the step size, for GELU it does not. 1 point: the reason: for ReLU a unit can be stretched "
+            "without changing the loss, so the gradient has no part in that direction; GELU can not be stretched.",
+        ),
+    ),
+)  # fmt: skip

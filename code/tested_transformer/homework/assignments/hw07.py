@@ -1,0 +1,1027 @@
+"""Homework 7: a whole model and how it learns (chapters 9 and 10)."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ... import reference
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..tasks import Assignment, Hunt, Task, Written
+
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+
+# --- What the decoder reads when sentences are packed ---------------------------------------------
+
+
+def _reads_reference(said: np.ndarray, bos: int, eos: int, pad: int) -> np.ndarray:
+    """Word by word: remember the last one, and forget it where a sentence ends."""
+    answer = np.full_like(said, pad)
+    for row, words in enumerate(said):
+        last = bos
+        for place, word in enumerate(words):
+            if word == pad:
+                continue
+            answer[row, place] = last
+            last = bos if word == eos else word
+    return answer
+
+
+def _before(said: Tensor, first: Tensor) -> Tensor:
+    return torch.cat([first, said[:, :-1]], dim=1)
+
+
+def reads_the_neighbor(said, bos, eos, pad):
+    """One place to the right, as for one sentence a row."""
+    before = _before(said, torch.full_like(said[:, :1], bos))
+    return before.masked_fill(said == pad, pad)
+
+
+def reads_around_the_corner(said, bos, eos, pad):
+    """roll brings the last word of a row to its beginning."""
+    before = said.roll(1, dims=1)
+    return before.masked_fill((before == eos) | (before == pad), bos).masked_fill(said == pad, pad)
+
+
+def reads_in_padding(said, bos, eos, pad):
+    """The padding is left to itself."""
+    before = _before(said, torch.full_like(said[:, :1], bos))
+    return before.masked_fill(before == eos, bos)
+
+
+def reads_the_answer(said, bos, eos, pad):
+    """No shift."""
+    begins = _before(said, torch.full_like(said[:, :1], eos)) == eos
+    return said.masked_fill(begins & (said != pad), bos)
+
+
+def reads_usual_numbers(said, bos, eos, pad):
+    """PAD 0, BOS 1, EOS 2, as in this book."""
+    before = _before(said, torch.full_like(said[:, :1], 1))
+    return before.masked_fill(before == 2, 1).masked_fill(said == 0, 0)
+
+
+def _reads_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, rows, length, ids=(1, 2, 0)) -> Case:
+        """Rows of words from 10 on, each a list of sentences' lengths; a last 0: cut off by the end."""
+        bos, eos, pad = ids
+        said = np.full((len(rows), length), pad)
+        for row, sizes in enumerate(rows):
+            words: list[int] = []
+            for size in sizes:
+                words += [*rng.integers(10, 30, size=size).tolist(), eos]
+            words = words[:length]
+            said[row, : len(words)] = words
+        return Case(label, {"said": said, "bos": bos, "eos": eos, "pad": pad})
+
+    return [
+        case("one sentence", [[2]], 3),
+        case("two sentences in a row", [[2, 1]], 5),
+        case("padding at the end", [[1, 2]], 8),
+        case("the last one cut off", [[3, 9], [2, 4]], 7),
+        case("three rows", [[1, 1, 1], [6], [0, 2]], 9),
+        case("padding is 7, BOS 8, EOS 9", [[2, 1], [1, 9]], 6, (8, 9, 7)),
+    ]
+
+
+def _at(where: Any) -> Any:
+    """The answer is right at the places that `where(said, before, arguments)` picks."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        a = case.arguments
+        before = np.pad(a["said"], ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+        places = where(a["said"], before, a)
+        expected, got = run.expected(case)[0], run.value(case)
+        return compare(np.where(places, expected, -1), np.where(places, got, -1), 0.0, "reads")
+
+    return test
+
+
+READS = Spec(
+    name="hw07.reads",
+    statement="reads(said, bos, eos, pad): what the decoder reads, (B, L); said (B, L) holds, in each row, "
+    "whole sentences one behind the other, each ended by eos (the row's end may cut the last one off), then "
+    "pad. A word reads the word before it in its own sentence, the first word reads bos, and where said is "
+    "pad, pad is read",
+    required=("said", "bos", "eos", "pad"),
+    reference=_reads_reference,
+    cases=_reads_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a row begins with BOS",
+            "Nothing stands before the first word of a row.",
+            _at(lambda said, before, a: (before == -1) & (said != a["pad"])),
+        ),
+        Check(
+            "no sentence reads its neighbor",
+            "The word after EOS begins another sentence, and knows nothing of the one before.",
+            _at(lambda said, before, a: (before == a["eos"]) & (said != a["pad"])),
+        ),
+        Check(
+            "nothing is read where nothing is said",
+            "A place of padding in said is a place of padding in what is read.",
+            _at(lambda said, before, a: said == a["pad"]),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "EOS read at the beginning", reads_the_neighbor, "no sentence reads its neighbor",
+            symptom="In training sentences begin after EOS, and when the model writes after BOS.",
+            cause="The shift knows rows, not sentences.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "around the corner", reads_around_the_corner, "a row begins with BOS",
+            symptom="Only rows that are full to the end go wrong.",
+            cause="torch.roll moves the last word to the front.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "words in the padding", reads_in_padding, "nothing is read where nothing is said",
+            symptom="A mask made from what is read finds a word more than there is.",
+            cause="The shift carries the last EOS into the padding.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "no shift", reads_the_answer, "equals the reference",
+            symptom="A loss near 0, and nothing is translated: each place reads its own answer.",
+            cause="What is read and what is said must stand one place apart.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the usual numbers", reads_usual_numbers, "a row begins with BOS",
+            symptom="Right with one tokenizer and wrong with the next.",
+            cause="0, 1 and 2 are written where the arguments are meant.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- The widest model that fits -------------------------------------------------------------------
+
+
+def parameters(vocab: int, width: int, layers: int) -> int:
+    """Part by part: the table, then each matrix, bias and norm of every layer."""
+    attention = 4 * (width * width + width)
+    network = width * 4 * width + 4 * width + 4 * width * width + width
+    norm = 2 * width
+    encoder_layer = attention + norm + network + norm
+    decoder_layer = attention + norm + attention + norm + network + norm
+    return vocab * width + layers * (encoder_layer + decoder_layer)
+
+
+def _widest(count: Any, budget: int, multiple: int, slack: int = 0) -> int:
+    """The last multiple whose count stays within the budget."""
+    width = 0
+    while count(width + multiple) + slack <= budget:
+        width += multiple
+    return width
+
+
+def _widest_reference(budget: int, vocab: int, layers: int, multiple: int) -> int:
+    return _widest(lambda width: parameters(vocab, width, layers), budget, multiple)
+
+
+def widest_without_table(budget, vocab, layers, multiple):
+    """Layers only."""
+    return _widest(lambda d: layers * (28 * d * d + 32 * d), budget, multiple)
+
+
+def widest_with_two_tables(budget, vocab, layers, multiple):
+    """The output layer is counted again."""
+    return _widest(lambda d: 2 * vocab * d + layers * (28 * d * d + 32 * d), budget, multiple)
+
+
+def widest_without_biases(budget, vocab, layers, multiple):
+    """Matrices only."""
+    return _widest(lambda d: vocab * d + layers * 28 * d * d, budget, multiple)
+
+
+def widest_without_cross(budget, vocab, layers, multiple):
+    """A decoder layer like an encoder layer."""
+    return _widest(lambda d: vocab * d + layers * 2 * (12 * d * d + 13 * d), budget, multiple)
+
+
+def widest_with_room_to_spare(budget, vocab, layers, multiple):
+    """Less than the budget."""
+    return _widest(lambda d: parameters(vocab, d, layers), budget, multiple, slack=1)
+
+
+def widest_rounded(budget, vocab, layers, multiple):
+    """The nearest multiple, which may be too wide."""
+    exact = _widest(lambda d: parameters(vocab, d, layers), budget, 1)
+    return multiple * ((exact + multiple // 2) // multiple)
+
+
+def _widest_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, budget, vocab, layers, multiple) -> Case:
+        sizes = {"budget": budget, "vocab": vocab, "layers": layers, "multiple": multiple}
+        return Case(label, sizes)
+
+    drawn = [int(n) for n in rng.integers(2, 9, size=3)]
+    vocab, layers, multiple = 100 * drawn[0], drawn[1], 2 * drawn[2]
+    width = multiple * int(rng.integers(3, 9))
+    return [
+        case("a small model", 600, 10, 1, 2),
+        case("the budget is used up", 616, 10, 1, 2),
+        case("one parameter short", parameters(50, 24, 2) - 1, 50, 2, 8),
+        case("a table larger than the layers", 1_000_000, 9_000, 1, 4),
+        case("more than half of a step left", parameters(30, 44, 3), 30, 3, 16),
+        case("nothing fits", 1_000, 20, 2, 8),
+        case("other sizes, used up", parameters(vocab, width, layers), vocab, layers, multiple),
+        case("other sizes, one short", parameters(vocab, width, layers) - 1, vocab, layers, multiple),
+        case("the base model of 2017", 65_000_000, 37_000, 6, 64),
+    ]  # fmt: skip
+
+
+def _a_multiple(run: Run, case: Case) -> Problem | None:
+    got, multiple = int(run.value(case)), case.arguments["multiple"]
+    return (
+        Problem(f"a multiple of {multiple}, from 0 up", str(got))
+        if got % multiple or got < 0
+        else None
+    )
+
+
+def _fits(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, int(run.value(case))
+    count = parameters(a["vocab"], got, a["layers"])
+    if count <= a["budget"]:
+        return None
+    return Problem(f"at most {a['budget']:,} parameters", f"width {got} with {count:,}")
+
+
+def _no_wider(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, int(run.value(case))
+    wider = got + a["multiple"]
+    count = parameters(a["vocab"], wider, a["layers"])
+    if count > a["budget"]:
+        return None
+    return Problem(f"width {wider}, with {count:,} of {a['budget']:,}", f"width {got}")
+
+
+WIDEST = Spec(
+    name="hw07.widest",
+    statement="widest(budget, vocab, layers, multiple): the largest width D, a multiple of `multiple`, at "
+    "which the post-norm Transformer of 2017 has at most `budget` parameters; `layers` in each stack, the "
+    "inner width is 4 D, one table for both languages and the output, biases included; 0 if nothing fits; an int",
+    required=("budget", "vocab", "layers", "multiple"),
+    reference=_widest_reference,
+    cases=_widest_cases,
+    checks=(
+        SHAPE,
+        Check("a multiple", "The width must be a multiple of the number asked for.", _a_multiple),
+        Check(
+            "it fits",
+            "A model of this width has more parameters than the budget allows. What was not counted?",
+            _fits,
+        ),
+        Check(
+            "nothing wider fits",
+            "The next multiple still fits. What was counted twice, or is the budget not used up?",
+            _no_wider,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the table forgotten", widest_without_table, "it fits",
+            symptom="Small models with a large vocabulary are far over their budget.",
+            cause="vocab x D numbers stand in the table.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "the table twice", widest_with_two_tables, "nothing wider fits",
+            symptom="The model is narrower than it needs to be.",
+            cause="Embedding and output layer are one matrix.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "matrices only", widest_without_biases, "it fits",
+            symptom="Right most of the time, and a step too wide where it is close.",
+            cause="Biases and norms have 32 D numbers in each pair of layers.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "no cross-attention", widest_without_cross, "it fits",
+            symptom="A seventh too many parameters in the layers.",
+            cause="A decoder layer has a second attention with its norm.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "less than the budget", widest_with_room_to_spare, "nothing wider fits",
+            symptom="One step too narrow where the budget is used up.",
+            cause="< in place of <=.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "rounded to the nearest", widest_rounded, "it fits",
+            symptom="Over the budget half of the time.",
+            cause="A budget asks for rounding down.",
+            seen="made for this book", chapter=9,
+        ),
+    ),
+    chapter=9,
+    points=2,
+)  # fmt: skip
+
+# --- The gradient of the loss ---------------------------------------------------------------------
+
+
+def _gradient_reference(
+    logits: np.ndarray, answers: np.ndarray, smoothing: float, pad: int
+) -> np.ndarray:
+    """Place by place: what the model says, less the target, over the number of words."""
+    words, gradient = int((answers != pad).sum()), np.zeros_like(logits)
+    for place in np.argwhere(answers != pad):
+        at, vocab = tuple(place), logits.shape[-1]
+        target = reference.word_target(answers[at], vocab, smoothing, logits.dtype.type)
+        gradient[at] = (reference.softmax(logits[at]) - target) / words
+    return gradient
+
+
+def _excess(logits: Tensor, answers: Tensor, right: float, other: float) -> Tensor:
+    """Softmax less a target with `right` on the answer and `other` elsewhere, at every place."""
+    target = torch.full_like(logits, other).scatter(-1, answers[..., None], right)
+    return logits.softmax(-1) - target
+
+
+def _smoothed_excess(logits: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    other = smoothing / logits.shape[-1]
+    return _excess(logits, answers, 1 - smoothing + other, other)
+
+
+def _over_words(excess: Tensor, answers: Tensor, pad: int) -> Tensor:
+    real = answers != pad
+    return excess.masked_fill(~real[..., None], 0.0) / max(int(real.sum()), 1)
+
+
+def _plain_gradient(logits, answers, smoothing, pad):
+    return _over_words(_smoothed_excess(logits, answers, smoothing), answers, pad)
+
+
+def gradient_on_padding(logits, answers, smoothing, pad):
+    """Padding pulls like a word."""
+    real = int((answers != pad).sum())
+    return _smoothed_excess(logits, answers, smoothing) / max(real, 1)
+
+
+def gradient_over_places(logits, answers, smoothing, pad):
+    """Divided by B L."""
+    return (
+        _smoothed_excess(logits, answers, smoothing) * (answers != pad)[..., None] / answers.numel()
+    )
+
+
+def gradient_of_the_sum(logits, answers, smoothing, pad):
+    """Not divided."""
+    return _smoothed_excess(logits, answers, smoothing) * (answers != pad)[..., None]
+
+
+def gradient_by_sentence(logits, answers, smoothing, pad):
+    """Each sentence's mean, and then the mean of these."""
+    real = answers != pad
+    words = real.sum(-1, keepdim=True).clamp(min=1)[..., None]
+    sentences = max(int(real.any(-1).sum()), 1)
+    excess = _smoothed_excess(logits, answers, smoothing) * real[..., None]
+    return excess / words / sentences
+
+
+def gradient_wrong_words_only(logits, answers, smoothing, pad):
+    """e is spread over V - 1 words."""
+    other = smoothing / (logits.shape[-1] - 1)
+    return _over_words(_excess(logits, answers, 1 - smoothing, other), answers, pad)
+
+
+def gradient_target_short(logits, answers, smoothing, pad):
+    """The right word keeps 1 - e and no more."""
+    other = smoothing / logits.shape[-1]
+    return _over_words(_excess(logits, answers, 1 - smoothing, other), answers, pad)
+
+
+def gradient_uphill(logits, answers, smoothing, pad):
+    """Target less softmax."""
+    return -_plain_gradient(logits, answers, smoothing, pad)
+
+
+def gradient_overflows(logits, answers, smoothing, pad):
+    """exp(x) / sum of exp(x), as it stands in the formula."""
+    raised = logits.exp()
+    logs = (raised / raised.sum(-1, keepdim=True)).log()
+    return _plain_gradient(logs, answers, smoothing, pad)
+
+
+def _gradient_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, lengths, longest, vocab, smoothing, pad=0, scale=2.0, dtype=torch.float64):
+        words = [word for word in range(vocab) if word != pad]
+        answers = rng.choice(words, size=(len(lengths), longest))
+        for row, length in zip(answers, lengths, strict=True):
+            row[length:] = pad
+        logits = scale * rng.normal(size=(*answers.shape, vocab))
+        arguments = {"logits": logits, "answers": answers, "smoothing": smoothing, "pad": pad}
+        return Case(label, arguments, dtype)
+
+    return [
+        case("one word", [1], 1, 3, 0.0),
+        case("one word, smoothed", [1], 1, 4, 0.3),
+        case("a sentence with padding", [2], 4, 5, 0.1),
+        case("two sentences of different lengths", [5, 2], 5, 6, 0.2),
+        case("padding is number 4", [1, 3, 4], 4, 7, 0.1, pad=4),
+        case("one row is padding only", [3, 0], 3, 8, 0.0),
+        case("no word at all", [0, 0], 3, 5, 0.1),
+        case("large scores", [2, 3], 3, 6, 0.1, scale=1e4),
+        case("float32", [6, 3, 1], 7, 9, 0.1, dtype=torch.float32),
+    ]
+
+
+def _real(case: Case) -> np.ndarray:
+    return case.arguments["answers"] != case.arguments["pad"]
+
+
+def _ordinary(case: Case) -> bool:
+    return case.dtype == torch.float64 and bool(_real(case).any())
+
+
+def _sums_to_zero(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)[_real(case)]
+    return compare(np.zeros_like(sums), sums, ROUNDING, "the sums of the rows")
+
+
+def _no_pull_on_padding(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)[~_real(case)]
+    return compare(np.zeros_like(got), got, 0.0, "at padded places")
+
+
+def _still_at_the_target(run: Run, case: Case) -> Problem | None:
+    """Where the model says exactly the target, nothing pulls."""
+    a = case.arguments
+    vocab, best = a["logits"].shape[-1], np.zeros_like(a["logits"])
+    for place in np.argwhere(_real(case)):
+        best[tuple(place)] = np.log(
+            reference.word_target(a["answers"][tuple(place)], vocab, a["smoothing"])
+        )
+    got = run.value(case, logits=best)
+    return compare(np.zeros_like(got), got, ROUNDING, "at the target")
+
+
+def _twice_is_half(run: Run, case: Case) -> Problem | None:
+    twice = {name: np.concatenate([case.arguments[name]] * 2) for name in ("logits", "answers")}
+    got = run.value(case, **twice)[: len(twice["answers"]) // 2]
+    return compare(run.value(case) / 2, got, ROUNDING, "with every sentence twice")
+
+
+def _more_padding(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    answers = np.pad(a["answers"], ((0, 0), (0, 3)), constant_values=a["pad"])
+    logits = np.pad(a["logits"], ((0, 0), (0, 3), (0, 0)), constant_values=0.5)
+    got = run.value(case, logits=logits, answers=answers)[:, : a["answers"].shape[1]]
+    return compare(run.value(case), got, ROUNDING, "with more padding")
+
+
+def _one_long_row(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    logits, answers = a["logits"].reshape(1, -1, a["logits"].shape[-1]), a["answers"].reshape(1, -1)
+    got = run.value(case, logits=logits, answers=answers).reshape(a["logits"].shape)
+    return compare(run.value(case), got, ROUNDING, "in one long row")
+
+
+def _downhill(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, run.value(case)
+    length = float(np.sqrt((got**2).sum()))
+    if length == 0:
+        return None
+    options = {"ignore": a["pad"], "label_smoothing": a["smoothing"]}
+    here, there = (
+        float(reference.cross_entropy(a["logits"] - step * got / length, a["answers"], **options))
+        for step in (0.0, 1e-3)
+    )
+    return None if there < here else Problem(f"a loss below {here:.6f}", f"{there:.6f}")
+
+
+SCORE_GRADIENT = Spec(
+    name="hw07.score_gradient",
+    statement="score_gradient(logits, answers, smoothing, pad): the gradient, by the logits, of the mean "
+    "cross-entropy per word, (B, L, V), by a formula, without autograd; logits (B, L, V), answers (B, L); "
+    "where the answer is pad no word stands. The target is 1 - smoothing for the right word and smoothing/V "
+    "for each of the V words on top. Without any word the gradient is 0",
+    required=("logits", "answers", "smoothing", "pad"),
+    reference=_gradient_reference,
+    ruler=_plain_gradient,
+    cases=_gradient_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "nothing pulls where no word stands",
+            "At a padded place every number of the gradient is 0.",
+            _no_pull_on_padding,
+        ),
+        Check(
+            "each row sums to 0",
+            "A softmax does not see a shift of all its scores, so the pulls on a row cancel.",
+            _sums_to_zero,
+            when=_ordinary,
+        ),
+        Check(
+            "at rest at the target",
+            "Where the softmax is the smoothed target, the loss is lowest and nothing pulls.",
+            _still_at_the_target,
+            when=lambda case: _ordinary(case) and case.arguments["smoothing"] > 0,
+        ),
+        Check(
+            "more padding changes nothing",
+            "The mean is over words. Places without a word must not make the gradient smaller.",
+            _more_padding,
+            when=_ordinary,
+        ),
+        Check(
+            "every sentence twice, half of the pull on each",
+            "It is the gradient of a mean: with twice the words each has half of the say.",
+            _twice_is_half,
+            when=_ordinary,
+        ),
+        Check(
+            "words count, not sentences",
+            "The same words in one long row must be pulled the same.",
+            _one_long_row,
+            when=_ordinary,
+        ),
+        Check(
+            "a step against it lowers the loss",
+            "The gradient points to where the loss grows.",
+            _downhill,
+            when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() < 100,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "padding pulls", gradient_on_padding, "nothing pulls where no word stands",
+            symptom="The model learns to say padding.",
+            cause="The rows of padding are not set to 0.",
+            seen="source notes, 001:1537", chapter=10,
+        ),
+        Mutant(
+            "divided by all places", gradient_over_places, "more padding changes nothing",
+            symptom="A batch with much padding takes small steps.",
+            cause="B L in place of the number of words.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "not divided", gradient_of_the_sum, "every sentence twice, half of the pull on each",
+            symptom="The learning rate must fall as the batch grows.",
+            cause="The sum's gradient, not the mean's.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "a mean of means", gradient_by_sentence, "words count, not sentences",
+            symptom="A word of a short sentence pulls harder.",
+            cause="Divided by each sentence's words, then by the sentences.",
+            seen="huggingface/transformers pull request 34191", chapter=10,
+        ),
+        Mutant(
+            "the wrong words share it all", gradient_wrong_words_only, "at rest at the target",
+            symptom="A slightly different smoothing; the loss is not PyTorch's.",
+            cause="e is spread over V - 1 words, where the right one gets its share too.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "a target that is short", gradient_target_short, "each row sums to 0",
+            symptom="All scores drift downward together.",
+            cause="1 - e and e/V for the others: together less than 1.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "uphill", gradient_uphill, "a step against it lowers the loss",
+            symptom="The loss grows from the first step.",
+            cause="Target less softmax.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "exp of large scores", gradient_overflows, "each row sums to 0",
+            symptom="NaN once the scores have grown.",
+            cause="exp overflows at 710 in float64: softmax subtracts the largest score first.",
+            seen="source notes, 002:28", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- The cheapest batches -------------------------------------------------------------------------
+
+
+def _pads(batch: list[int]) -> int:
+    return sum(max(batch) - length for length in batch)
+
+
+def _best_cuts(ordered: list[int], num_batches: int) -> int:
+    """Try every size of the first batch, and the best for the rest."""
+
+    @cache
+    def best(first: int, batches: int) -> float:
+        if first == len(ordered):
+            return 0
+        if batches == 0:
+            return float("inf")
+        ends = range(first + 1, len(ordered) + 1)
+        return min(_pads(ordered[first:end]) + best(end, batches - 1) for end in ends)
+
+    return int(best(0, num_batches))
+
+
+def _fewest_reference(lengths: list[int], num_batches: int) -> int:
+    """Some best split never mixes: it cuts the sorted list. All cuts are tried."""
+    return _best_cuts(sorted(lengths), num_batches)
+
+
+def pads_in_the_given_order(lengths, num_batches):
+    """Not sorted."""
+    return _best_cuts(list(lengths), num_batches)
+
+
+def pads_of_equal_batches(lengths, num_batches):
+    """Sorted, and cut into batches of the same size."""
+    ordered, size = sorted(lengths), -(-len(lengths) // num_batches)
+    return sum(_pads(ordered[first : first + size]) for first in range(0, len(ordered), size))
+
+
+def _cut_at(ordered: list[int], cuts: list[int]) -> int:
+    edges = [0, *sorted(cuts), len(ordered)]
+    return sum(_pads(ordered[a:b]) for a, b in itertools.pairwise(edges) if a < b)
+
+
+def pads_at_the_largest_gaps(lengths, num_batches):
+    """A cut wherever the lengths jump most."""
+    ordered = sorted(lengths)
+    places = sorted(range(1, len(ordered)), key=lambda i: ordered[i - 1] - ordered[i])
+    return _cut_at(ordered, places[: num_batches - 1])
+
+
+def pads_cut_by_cut(lengths, num_batches):
+    """The cut that saves most, then the next."""
+    ordered, cuts = sorted(lengths), []
+    for _ in range(min(num_batches, len(ordered)) - 1):
+        others = [place for place in range(1, len(ordered)) if place not in cuts]
+        cuts.append(min(others, key=lambda place: _cut_at(ordered, [*cuts, place])))
+    return _cut_at(ordered, cuts)
+
+
+def pads_and_words(lengths, num_batches):
+    """All places, not the padded ones."""
+    return _fewest_reference(lengths, num_batches) + sum(lengths)
+
+
+def _fewest_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, lengths, num_batches) -> Case:
+        return Case(label, {"lengths": [int(n) for n in lengths], "num_batches": num_batches})
+
+    def drawn(label, count, longest, num_batches) -> Case:
+        """The first lengths for which every short cut but sorting costs something."""
+        while True:
+            lengths = rng.geometric(2 / longest, size=count).tolist()
+            best = _fewest_reference(lengths, num_batches)
+            others = (pads_of_equal_batches, pads_at_the_largest_gaps, pads_cut_by_cut)
+            if min(wrong(lengths, num_batches) for wrong in others) > best:
+                return case(label, lengths, num_batches)
+
+    return [
+        case("one batch", [3, 1, 4], 1),
+        case("five sentences", [9, 1, 8, 2, 2], 2),
+        case("three short ones and a long one", [2, 7, 2, 2], 2),
+        case("more batches than sentences", [5, 2], 4),
+        case("many short ones", [1, 1, 6, 1, 3, 1, 1], 2),
+        drawn("nine sentences", 9, 12, 3),
+        drawn("sixteen sentences", 16, 20, 4),
+        drawn("twenty-two sentences", 22, 40, 5),
+    ]
+
+
+def _one_batch(run: Run, case: Case) -> Problem | None:
+    lengths = case.arguments["lengths"]
+    got = run.value(case, num_batches=1)
+    return compare(np.asarray(_pads(lengths)), got, 0.0, "the padding of a single batch")
+
+
+def _one_for_each(run: Run, case: Case) -> Problem | None:
+    lengths = case.arguments["lengths"]
+    got = run.value(case, num_batches=len(set(lengths)))
+    return compare(np.asarray(0), got, 0.0, "with a batch for each length the padding")
+
+
+def _any_order(run: Run, case: Case) -> Problem | None:
+    lengths = case.arguments["lengths"]
+    got = run.value(case, lengths=sorted(lengths))
+    return compare(np.asarray(run.value(case)), got, 0.0, "the padding of the sorted lengths")
+
+
+FEWEST_PADS = Spec(
+    name="hw07.fewest_pads",
+    statement="fewest_pads(lengths, num_batches): the smallest number of pad tokens with which sentences of "
+    "these lengths (a list of ints, from 1 up) can be put into at most num_batches batches, of any sizes; in "
+    "a batch every sentence is padded to the longest; an int",
+    required=("lengths", "num_batches"),
+    reference=_fewest_reference,
+    cases=_fewest_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "a single batch",
+            "With one batch there is no choice: all are padded to the longest, and pads are counted.",
+            _one_batch,
+        ),
+        Check(
+            "a batch for each length",
+            "If there are as many batches as different lengths, nothing needs padding.",
+            _one_for_each,
+        ),
+        Check(
+            "in any order",
+            "Which sentences share a batch is free, so the order in which they come can not matter.",
+            _any_order,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "in the order given", pads_in_the_given_order, "a batch for each length",
+            symptom="Nearly as much padding as without any choice.",
+            cause="Only neighbors are put together, and nobody has sorted them.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "equal batches", pads_of_equal_batches, "a batch for each length",
+            symptom="One long sentence makes a batch of short ones expensive.",
+            cause="The sorted list is cut by number, not where it pays.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "cut at the largest jumps", pads_at_the_largest_gaps, "equals the reference",
+            symptom="Often right, and wrong where many short sentences stand before a small jump.",
+            cause="A jump costs as often as sentences are padded across it.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the best cut, again and again", pads_cut_by_cut, "equals the reference",
+            symptom="The first cut is best for two batches, and stays in the way of three.",
+            cause="A greedy choice, where all cuts must be chosen together.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "all places counted", pads_and_words, "a single batch",
+            symptom="Too many by the number of words.",
+            cause="The cost of a batch, rows x longest, is not its padding.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt: a loss -----------------------------------------------------------------------------
+
+
+def _surprise(logits: Tensor, answers: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """-log p of each answer (B, L), and where words stand; what stands at padding is arbitrary."""
+    real = answers != pad
+    safe = answers.masked_fill(~real, 0)
+    return -logits.log_softmax(-1).gather(-1, safe[..., None])[..., 0], real
+
+
+def loss_by_torch(logits, answers, pad):
+    """torch's sum, divided by the words."""
+    total = functional.cross_entropy(
+        logits.flatten(0, 1), answers.flatten(), ignore_index=pad, reduction="sum"
+    )
+    return total / (answers != pad).sum().clamp(min=1)
+
+
+def loss_in_a_loop(logits, answers, pad):
+    """Word by word, from the last to the first, each with its share of the mean."""
+    words = max(int((answers != pad).sum()), 1)
+    total = logits.new_zeros(())
+    for row, word in zip(
+        logits.flatten(0, 1).flip(0), answers.flatten().flip(0).tolist(), strict=True
+    ):
+        if word != pad:
+            total = total + (row.logsumexp(-1) - row[word]) / words
+    return total
+
+
+def loss_by_targets(logits, answers, pad):
+    """Log-probabilities against a table of zeros and ones, by einsum."""
+    real = answers != pad
+    targets = torch.zeros_like(logits).scatter(-1, answers.masked_fill(~real, 0)[..., None], 1.0)
+    targets = targets * real[..., None]
+    log_p = logits - logits.logsumexp(-1, keepdim=True)
+    return -torch.einsum("blv,blv->", targets, log_p) / targets.sum().clamp(min=1)
+
+
+def hunted_pads_counted(logits, answers, pad):
+    """Padding is word 0, or whatever its number is."""
+    surprise, _ = _surprise(logits, answers.clamp(0, logits.shape[-1] - 1), -1)
+    return surprise.mean()
+
+
+def hunted_all_places(logits, answers, pad):
+    """Zeros are part of the mean."""
+    surprise, real = _surprise(logits, answers, pad)
+    return (surprise * real).mean()
+
+
+def hunted_by_sentence(logits, answers, pad):
+    """The mean of the sentences' means."""
+    surprise, real = _surprise(logits, answers, pad)
+    means = (surprise * real).sum(-1) / real.sum(-1).clamp(min=1)
+    return means.sum() / real.any(-1).sum().clamp(min=1)
+
+
+def hunted_softmax_twice(logits, answers, pad):
+    """Probabilities are taken for logits."""
+    return loss_by_torch(logits.softmax(-1), answers, pad)
+
+
+def hunted_overflow(logits, answers, pad):
+    """log(exp(x) / sum of exp(x))."""
+    raised = logits.exp()
+    return loss_by_torch((raised / raised.sum(-1, keepdim=True)).log(), answers, pad)
+
+
+def hunted_pad_is_zero(logits, answers, pad):
+    """The argument is not looked at."""
+    return loss_by_torch(logits, answers.masked_fill(answers < 0, 0), 0)
+
+
+def hunted_no_words(logits, answers, pad):
+    """0 / 0."""
+    surprise, real = _surprise(logits, answers, pad)
+    return (surprise * real).sum() / real.sum()
+
+
+def hunted_upto_padding(logits, answers, pad):
+    """The words before the first padding."""
+    surprise, real = _surprise(logits, answers, pad)
+    real = real.long().cumprod(-1)
+    return (surprise * real).sum() / real.sum().clamp(min=1)
+
+
+def hunted_in_place(logits, answers, pad):
+    """The largest score is subtracted from the caller's tensor."""
+    logits -= logits.amax(-1, keepdim=True)
+    return loss_by_torch(logits, answers, pad)
+
+
+def hunted_half(logits, answers, pad):
+    """Half precision on the way."""
+    return loss_by_torch(logits.half().float(), answers, pad).to(logits.dtype)
+
+
+HUNT = Hunt(
+    name="hw07.hunt",
+    function="test_loss",
+    statement="test_loss(loss): assert that loss(logits, answers, pad) is the mean cross-entropy over the "
+    "words of a batch, 0 without any word, at every size of the scores; logits (B, L, V) in float32 or "
+    "float64, answers (B, L); where the answer is pad, anywhere in a row, no word stands; pad is any "
+    "whole number, also none of the V words; the inputs stay as they are",
+    right={"torch": loss_by_torch, "a loop": loss_in_a_loop, "einsum": loss_by_targets},
+    mutants=(
+        Mutant(
+            "padding counted", hunted_pads_counted, "a padded row",
+            symptom="What the model says where nothing stands changes the loss.",
+            cause="Padding is a word like any other.",
+            seen="source notes, 001:1537", chapter=10,
+        ),
+        Mutant(
+            "divided by all places", hunted_all_places, "a padded row",
+            symptom="More padding makes the loss smaller.",
+            cause="The mean is over B L places.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "a mean of means", hunted_by_sentence, "rows of different lengths",
+            symptom="A short sentence weighs as much as a long one.",
+            cause="One mean for each sentence, and then the mean of these.",
+            seen="huggingface/transformers pull request 34191", chapter=10,
+        ),
+        Mutant(
+            "softmax twice", hunted_softmax_twice, "any example",
+            symptom="A sure and right answer still costs something.",
+            cause="The scores go through a softmax before the loss.",
+            seen="source notes, 001:1496", chapter=9,
+        ),
+        Mutant(
+            "exp overflows", hunted_overflow, "large scores",
+            symptom="The loss is NaN once the scores have grown.",
+            cause="exp before a maximum is subtracted.",
+            seen="source notes, 002:28", chapter=10,
+        ),
+        Mutant(
+            "padding is always 0", hunted_pad_is_zero, "another pad number",
+            symptom="Right for one vocabulary and wrong for another.",
+            cause="The argument pad is not used.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "nothing divided by nothing", hunted_no_words, "a batch of padding",
+            symptom="One empty batch, and every weight is NaN.",
+            cause="0 / 0 where no word stands.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "up to the first padding", hunted_upto_padding, "padding on the left",
+            symptom="Rows that are padded on the left teach nothing.",
+            cause="A row is read until padding comes.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the scores changed", hunted_in_place, "compare the inputs before and after",
+            symptom="The loss is right, and what is computed from the scores later may not be.",
+            cause="-= works on the caller's tensor.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "half precision", hunted_half, "more than three digits, or scores above 65,504",
+            symptom="Right to three digits.",
+            cause="The scores are rounded to float16 on the way.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    points=4,
+    minutes=30,
+    difficulty="core",
+    chapter=10,
+)  # fmt: skip
+
+ASSIGNMENT = Assignment(
+    name="hw07",
+    title="The whole model and what it learns from",
+    weeks="7",
+    chapters=(9, 10),
+    parts=(
+        Task(spec=READS, function="reads", minutes=10, difficulty="warm-up"),
+        Task(spec=WIDEST, function="widest", minutes=15, difficulty="core"),
+        Task(
+            spec=SCORE_GRADIENT, function="score_gradient", minutes=20, difficulty="core",
+            forbidden=("torch.autograd.grad", "torch.autograd.backward", "torch.func.grad"),
+        ),
+        Task(spec=FEWEST_PADS, function="fewest_pads", minutes=30, difficulty="challenge"),
+        HUNT,
+        Written(
+            name="hw07-tied",
+            kind="explanation",
+            points=2,
+            minutes=15,
+            rubric="0.5: V D = 37,000 x 512 = 18,944,000 more parameters (about 30 % of 63 million). "
+            "0.5: the fresh tied model says the word it has read, because the residual stream carries its "
+            "row to the output, where it fits itself best; with an output matrix of its own it does not, and "
+            "the loss starts closer to ln V. 1: untied, an input row whose word is not in the batch has a "
+            "gradient of exactly 0; tied, every row gets one at every step, since the softmax runs over all "
+            "V words and each row has made a logit. Half of that point without the reason.",
+        ),
+        Written(
+            name="hw07-below",
+            kind="explanation",
+            points=2,
+            minutes=15,
+            rubric="0.5 for each of two innocent causes with its mechanism (dropout on in training only; "
+            "the training loss is an average over an epoch in which the weights got better; label smoothing "
+            "or other regularization in the training loss only; an easier validation set), at most 1. "
+            "0.5: a fault (the same sentences in both sets; padding counted; evaluation divides by places "
+            "or by batches of another kind). 0.5: a measurement that would tell, such as the training "
+            "sentences evaluated exactly as the validation sentences are, with the same weights and in eval mode.",
+        ),
+        Written(
+            name="hw07-experiment",
+            kind="experiment",
+            points=3,
+            minutes=25,
+            rubric="1: the code runs, compares with the undisturbed accuracy at the same places, leaves "
+            "padding out, and never replaces a word by itself. 1: the finding with numbers: the next word is "
+            "hit hard (measured: 3 % right after place 2, 41 % after place 4, a few points more or less with "
+            "other draws), one word later 98 % are right again. 1: a careful conclusion: what counts as wrong "
+            "is often a repair (72 % of the rows say `hundred` one word late) or fits the new beginning; the "
+            "right words are fed again after the mistake, so this is the harm of one wrong word read, not of "
+            "free translation; a random word is a harder blow than a likely mistake; one model, one task. Two "
+            "of these are enough.",
+        ),
+    ),
+)  # fmt: skip

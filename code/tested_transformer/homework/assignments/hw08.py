@@ -1,0 +1,1118 @@
+"""Homework 8: generating, and what the cache makes of it (chapter 11)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import reference
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..tasks import Assignment, Hunt, Task, Written
+
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+
+# --- Min-p ----------------------------------------------------------------------------------------
+
+
+def _min_p_reference(logits: np.ndarray, share: float) -> np.ndarray:
+    """Word by word: is it likely enough beside the likeliest of its row?"""
+    answer = np.full_like(logits, -np.inf)
+    for row, scores in enumerate(logits):
+        probabilities = reference.softmax(scores)
+        for word, probability in enumerate(probabilities):
+            if probability >= share * max(probabilities):
+                answer[row, word] = scores[word]
+    return answer
+
+
+def _rule_out(logits: Tensor, gone: Tensor) -> Tensor:
+    return logits.masked_fill(gone, float("-inf"))
+
+
+def min_p_absolute(logits, share):
+    """Less likely than share, whatever the others are."""
+    return _rule_out(logits, logits.softmax(-1) < share)
+
+
+def min_p_of_scores(logits, share):
+    """A share of the largest score."""
+    return _rule_out(logits, logits < share * logits.amax(-1, keepdim=True))
+
+
+def min_p_of_the_batch(logits, share):
+    """The likeliest word of all rows."""
+    p = logits.softmax(-1)
+    return _rule_out(logits, p < share * p.max())
+
+
+def min_p_strict(logits, share):
+    """More than the share."""
+    top = logits.amax(-1, keepdim=True)
+    return _rule_out(logits, logits - top <= np.log(share))
+
+
+def min_p_as_probabilities(logits, share):
+    """Logarithms of what is left."""
+    p = logits.softmax(-1)
+    return _rule_out(p.log(), p < share * p.amax(-1, keepdim=True))
+
+
+def _min_p_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, rows, vocab, share, shift=0.0, scale=2.0, dtype=torch.float64) -> Case:
+        logits = scale * rng.normal(size=(rows, vocab)) + shift
+        return Case(label, {"logits": logits, "share": share}, dtype)
+
+    tied = np.log(np.array([[0.1, 0.3, 0.3, 0.3], [0.2, 0.1, 0.5, 0.2]]))
+    return [
+        case("three words", 1, 3, 0.3),
+        case("all scores negative", 1, 5, 0.2, shift=-12.0),
+        case("a sure row and an unsure one", 2, 6, 0.05, scale=np.array([[6.0], [0.3]])),
+        case("three rows", 3, 9, 0.1),
+        case("float32", 4, 17, 0.02, dtype=torch.float32),
+        Case("the likeliest only, three of them tied", {"logits": tied, "share": 1.0}),
+        case("large scores", 2, 12, 0.5, shift=3e3, scale=50.0),
+    ]
+
+
+def _likeliest_stay(run: Run, case: Case) -> Problem | None:
+    logits, got = case.arrays()["logits"], run.value(case)
+    for row, (scores, kept) in enumerate(zip(logits, got, strict=True)):
+        likeliest = np.flatnonzero(scores == scores.max())
+        if not np.isfinite(kept[likeliest]).all():
+            return Problem(f"row {row}: words {likeliest.tolist()} stay", f"{kept[likeliest]}")
+    return None
+
+
+def _kept_as_they_were(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)
+    stays = np.isfinite(got)
+    logits = case.arrays()["logits"].astype(np.float64)
+    return compare(np.where(stays, logits, 0.0), np.where(stays, got, 0.0), 0.0, "what stays")
+
+
+def _kept_after_a_shift(run: Run, case: Case) -> Problem | None:
+    here = np.isfinite(run.value(case))
+    there = np.isfinite(run.value(case, logits=case.arguments["logits"] + 3.0))
+    return compare(here, there, 0.0, "who stays if all scores are 3 higher")
+
+
+def _rows_alone(run: Run, case: Case) -> Problem | None:
+    whole = run.value(case)
+    for row, scores in enumerate(case.arguments["logits"]):
+        alone = run.value(case, logits=scores[None])[0]
+        problem = compare(
+            np.isfinite(alone), np.isfinite(whole[row]), 0.0, f"who stays in row {row}"
+        )
+        if problem:
+            return problem
+    return None
+
+
+MIN_P = Spec(
+    name="hw08.min_p",
+    statement="min_p(logits, share): (B, V) -> (B, V), -inf for every word that is less likely than share "
+    "times the likeliest word of its row, 0 < share <= 1; the other scores stay as they are",
+    required=("logits", "share"),
+    reference=_min_p_reference,
+    cases=_min_p_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the likeliest words stay",
+            "The likeliest word of a row is never ruled out, nor one that is exactly as likely.",
+            _likeliest_stay,
+        ),
+        Check(
+            "what stays is what it was",
+            "The answer holds scores: those of the words that stay, unchanged, and -inf.",
+            _kept_as_they_were,
+        ),
+        Check(
+            "a shift changes nothing",
+            "The same number more on every score is the same distribution.",
+            _kept_after_a_shift,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        Check(
+            "each row for itself",
+            "Who stays in a row does not depend on the other rows of the batch.",
+            _rows_alone,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "an absolute threshold", min_p_absolute, "the likeliest words stay",
+            symptom="Where the model is unsure, no word is left.",
+            cause="The threshold is share, not share times the likeliest.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a share of the scores", min_p_of_scores, "the likeliest words stay",
+            symptom="With negative scores even the likeliest word is gone.",
+            cause="Scores have no zero: a share of a score means nothing.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the likeliest of the batch", min_p_of_the_batch, "the likeliest words stay",
+            symptom="A sure row rules out all words of an unsure one.",
+            cause="The maximum runs over the whole table.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "more than the share", min_p_strict, "the likeliest words stay",
+            symptom="At a share of 1 nothing is left.",
+            cause="The threshold itself is ruled out.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "log-probabilities back", min_p_as_probabilities, "what stays is what it was",
+            symptom="Harmless in a softmax, wrong for whatever reads the scores later.",
+            cause="The logarithm of the softmax is handed back in place of the scores.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=2,
+)  # fmt: skip
+
+# --- A cache of fixed size ------------------------------------------------------------------------
+
+
+def _slots_reference(fed: int, size: int, sinks: int) -> np.ndarray:
+    """Feed token by token: fill up, then overwrite the oldest, the first ones excepted."""
+    held = [-1] * size
+    for token in range(fed):
+        if -1 in held:
+            slot = held.index(-1)
+        else:
+            slot = min(range(sinks, size), key=lambda s: held[s])
+        held[slot] = token
+    return np.array(held)
+
+
+def slots_without_sinks(fed, size, sinks):
+    """One ring for all."""
+    return torch.from_numpy(_slots_reference(fed, size, 0))
+
+
+def slots_in_order(fed, size, sinks):
+    """The right tokens, oldest first."""
+    held = _slots_reference(fed, size, sinks)
+    return torch.from_numpy(np.concatenate([np.sort(held[held >= 0]), held[held < 0]]))
+
+
+def slots_modulo_size(fed, size, sinks):
+    """token % size, past the first ones."""
+    held = [-1] * size
+    for token in range(fed):
+        if token < sinks or token % size >= sinks:
+            held[token % size] = token
+    return torch.tensor(held)
+
+
+def slots_empty_as_zero(fed, size, sinks):
+    """An empty slot looks like one that holds token 0."""
+    return torch.from_numpy(_slots_reference(fed, size, sinks)).clamp(min=0)
+
+
+def slots_one_too_many(fed, size, sinks):
+    """Token number `fed` is there already."""
+    return torch.from_numpy(_slots_reference(fed + 1, size, sinks))
+
+
+def slots_refilled(fed, size, sinks):
+    """When it is full, everything but the first tokens is thrown away."""
+    held = [-1] * size
+    for token in range(fed):
+        if -1 not in held:
+            held[sinks:] = [-1] * (size - sinks)
+        held[held.index(-1)] = token
+    return torch.tensor(held)
+
+
+def _slots_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, fed, size, sinks) -> Case:
+        return Case(label, {"fed": int(fed), "size": int(size), "sinks": int(sinks)})
+
+    size = int(rng.integers(5, 12))
+    sinks = int(rng.integers(2, size - 2))
+    return [
+        case("room left", 3, 5, 1),
+        case("just full", 4, 4, 1),
+        case("two overwritten", 6, 4, 1),
+        case("no token is kept for good", 11, 4, 0),
+        case("once around, and on", 23, 7, 3),
+        case("other sizes", rng.integers(3 * size, 5 * size), size, sinks),
+        case("one slot to turn over", 9, 5, 4),
+        case("nothing fed", 0, 3, 1),
+        case("a long text", 3000 + rng.integers(40), 61, 4),
+    ]
+
+
+def _empty_slots(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, run.value(case)
+    full = min(a["fed"], a["size"])
+    wanted = np.where(np.arange(a["size"]) < full, 0, -1)
+    return compare(wanted, np.where(got < 0, got, 0), 0.0, "with 0 for a full slot, the slots")
+
+
+def _first_tokens(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, run.value(case)
+    kept = min(a["fed"], a["sinks"])
+    return compare(np.arange(kept), got[:kept], 0.0, f"the first {kept} slots")
+
+
+def _who_is_there(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    newest = range(max(a["sinks"], a["fed"] - (a["size"] - a["sinks"])), a["fed"])
+    wanted = [*range(min(a["fed"], a["sinks"])), *newest]
+    got = np.sort(run.value(case))
+    return compare(np.array(wanted, dtype=got.dtype), got[got >= 0], 0.0, "the tokens held")
+
+
+def _one_slot_a_token(run: Run, case: Case) -> Problem | None:
+    before, after = run.value(case), run.value(case, fed=case.arguments["fed"] + 1)
+    moved = np.flatnonzero(before != after).tolist()
+    return None if len(moved) == 1 else Problem("one more token changes one slot", f"slots {moved}")
+
+
+SLOTS = Spec(
+    name="hw08.slots",
+    statement="slots(fed, size, sinks): which token each slot of a cache holds after `fed` tokens, numbered "
+    "from 0: (size), whole numbers, -1 for an empty slot. Slots are filled in order; when all are full, a new "
+    "token takes the slot of the oldest, except that the first `sinks` tokens stay for good; 0 <= sinks < size",
+    required=("fed", "size", "sinks"),
+    reference=_slots_reference,
+    cases=_slots_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "empty slots say -1",
+            "Slots are filled from the first to the last, and an empty one must be told from token 0.",
+            _empty_slots,
+        ),
+        Check(
+            "the first tokens stay for good",
+            "Tokens 0 to sinks - 1 are never overwritten.",
+            _first_tokens,
+        ),
+        Check(
+            "the newest are there, and no others",
+            "Besides the first tokens, the slots hold the newest tokens, as many as there is room for.",
+            _who_is_there,
+        ),
+        Check(
+            "a token stays in its slot",
+            "Moving keys and values costs time: one more token writes one slot, and no other changes.",
+            _one_slot_a_token,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "nothing stays for good", slots_without_sinks, "the first tokens stay for good",
+            symptom="A long text falls apart as soon as its first tokens are gone.",
+            cause="One ring for all slots.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "sorted by age", slots_in_order, "a token stays in its slot",
+            symptom="Right, and each step copies the whole cache.",
+            cause="The oldest is dropped and all others move up.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "counted around all slots", slots_modulo_size, "the newest are there, and no others",
+            symptom="Some of the newest tokens are missing, and older ones are still there.",
+            cause="token % size; only size - sinks slots turn over.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "empty slots hold token 0", slots_empty_as_zero, "empty slots say -1",
+            symptom="While the cache fills, the first token counts several times.",
+            cause="0 stands for nothing and for the first token.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one token too many", slots_one_too_many, "empty slots say -1",
+            symptom="The cache forgets a token that is still wanted.",
+            cause="After `fed` tokens the newest is number fed - 1.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "emptied when full", slots_refilled, "empty slots say -1",
+            symptom="From time to time the model forgets all but the first words.",
+            cause="The whole ring is thrown away where one slot would do.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=2,
+)  # fmt: skip
+
+# --- After some guesses ---------------------------------------------------------------------------
+
+
+def _guesses_reference(
+    p: np.ndarray, q: np.ndarray, drafted: np.ndarray, coins: np.ndarray
+) -> np.ndarray:
+    """Guess by guess, until one is refused."""
+    for place, word in enumerate(drafted):
+        if coins[place] >= min(1.0, p[place, word] / q[place, word]):
+            rest = [max(0.0, a - b) for a, b in zip(p[place], q[place], strict=True)]
+            return np.array([r / sum(rest) for r in rest], dtype=p.dtype)
+    return p[len(drafted)]
+
+
+def _accepted(p: Tensor, q: Tensor, drafted: Tensor, coins: Tensor) -> Tensor:
+    places = torch.arange(len(drafted))
+    return coins < p[places, drafted] / q[places, drafted]
+
+
+def _after(p: Tensor, accepted: Tensor, other: Any) -> Tensor:
+    """p of the next place, or what `other` makes of the place of the first refusal."""
+    count = int(accepted.long().cumprod(0).sum())
+    return p[count].clone() if count == len(accepted) else other(count)
+
+
+def _residual(p: Tensor, q: Tensor, place: int) -> Tensor:
+    rest = (p[place] - q[place]).clamp(min=0)
+    return rest / rest.sum()
+
+
+def guesses_not_shared_out(p, q, drafted, coins):
+    """max(0, p - q), as it is."""
+    return _after(p, _accepted(p, q, drafted, coins), lambda n: (p[n] - q[n]).clamp(min=0))
+
+
+def guesses_drawn_again(p, q, drafted, coins):
+    """From p, although a guess was refused."""
+    return _after(p, _accepted(p, q, drafted, coins), lambda n: p[n].clone())
+
+
+def guesses_by_p_alone(p, q, drafted, coins):
+    """Accepted as often as the large model would say it."""
+    accepted = coins < p[torch.arange(len(drafted)), drafted]
+    return _after(p, accepted, lambda n: _residual(p, q, n))
+
+
+def guesses_upside_down(p, q, drafted, coins):
+    """q / p."""
+    return _after(p, _accepted(q, p, drafted, coins), lambda n: _residual(p, q, n))
+
+
+def guesses_counted(p, q, drafted, coins):
+    """All accepted ones are counted, also those after a refusal."""
+    accepted = _accepted(p, q, drafted, coins)
+    count = int(accepted.sum())
+    return p[count].clone() if count == len(accepted) else _residual(p, q, count)
+
+
+def guesses_last_place_again(p, q, drafted, coins):
+    """If all are accepted, the last one's place once more."""
+    accepted = _accepted(p, q, drafted, coins)
+    place = -1 if len(accepted) == 0 else len(accepted) - 1
+    return p[place].clone() if accepted.all() else _after(p, accepted, lambda n: _residual(p, q, n))
+
+
+def guesses_by_distance(p, q, drafted, coins):
+    """|p - q|."""
+
+    def rest(n: int) -> Tensor:
+        far = (p[n] - q[n]).abs()
+        return far / far.sum()
+
+    return _after(p, _accepted(p, q, drafted, coins), rest)
+
+
+def _guesses_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, guesses, vocab, refused=None, spread=1.0, dtype=torch.float64) -> Case:
+        """Coins that refuse the guess at a place and accept those before it; after it, chance."""
+        while True:
+            p = rng.dirichlet(np.full(vocab, spread), size=guesses + 1)
+            q = rng.dirichlet(np.full(vocab, spread), size=guesses)
+            words = [rng.choice(vocab, p=row) for row in q]
+            drafted = np.array(words, dtype=np.int64)
+            places = np.arange(guesses)
+            ratio = np.minimum(1.0, p[places, drafted] / q[places, drafted])
+            if refused is None or ratio[refused] < 0.9:
+                break
+        accepting = ratio * rng.uniform(0.1, 0.9, size=guesses)
+        coins = rng.uniform(size=guesses)
+        until = guesses if refused is None else refused
+        coins[:until] = accepting[:until]
+        if refused is not None:
+            coins[refused] = ratio[refused] + (1 - ratio[refused]) * rng.uniform(0.1, 0.9)
+            coins[refused + 1 :] = accepting[refused + 1 :]
+        return Case(label, {"p": p, "q": q, "drafted": drafted, "coins": coins}, dtype)
+
+    hand = {"p": np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), "q": np.array([[0.2, 0.7, 0.1]])}
+    return [
+        Case("by hand, refused", {**hand, "drafted": np.array([1]), "coins": np.array([0.6])}),
+        Case("by hand, accepted", {**hand, "drafted": np.array([1]), "coins": np.array([0.4])}),
+        case("two guesses, the second refused", 2, 4, refused=1),
+        case("three guesses, all accepted", 3, 5),
+        case("four guesses, the first refused", 4, 5, refused=0),
+        case("five guesses, the third refused", 5, 7, refused=2),
+        case("no guess", 0, 4),
+        case("float32", 6, 9, refused=3, dtype=torch.float32),
+    ]
+
+
+def _a_distribution(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)
+    if got.min() >= 0 and abs(got.sum() - 1) < 1e-5:
+        return None
+    return Problem(
+        "probabilities from 0 up with the sum 1", f"sum {got.sum():.4g}, least {got.min():.4g}"
+    )
+
+
+def _guessing(case: Case) -> bool:
+    return len(case.arguments["drafted"]) > 0 and case.dtype == torch.float64
+
+
+def _ratio(case: Case) -> np.ndarray:
+    a = case.arguments
+    places = np.arange(len(a["drafted"]))
+    return np.minimum(1.0, a["p"][places, a["drafted"]] / a["q"][places, a["drafted"]])
+
+
+def _all_accepted(run: Run, case: Case) -> Problem | None:
+    got = run.value(case, coins=np.zeros_like(case.arguments["coins"]))
+    return compare(case.arguments["p"][-1], got, ROUNDING, "with coins of 0 the answer")
+
+
+def _edge_of_the_ratio(run: Run, case: Case) -> Problem | None:
+    """Just below the ratio a guess is accepted; just above it is refused."""
+    ratio, last = _ratio(case), case.arguments["p"][-1]
+    got = run.value(case, coins=0.999 * ratio)
+    problem = compare(last, got, ROUNDING, "with coins a little below p/q the answer")
+    if problem or ratio[0] > 0.99:
+        return problem
+    coins = np.where(np.arange(len(ratio)) == 0, 1.001 * ratio, 0.0)
+    expected = run.spec.expected(case, coins=coins)
+    got = run.value(case, coins=coins)
+    refused = np.abs(got - last).max() > ROUNDING or np.abs(expected - last).max() <= ROUNDING
+    return None if refused else Problem("a coin a little above p/q refuses", "it accepts")
+
+
+def _refused_at(case: Case) -> int | None:
+    refused = np.flatnonzero(case.arguments["coins"] >= _ratio(case))
+    return int(refused[0]) if len(refused) else None
+
+
+def _nothing_after(run: Run, case: Case) -> Problem | None:
+    """What stands after the first refusal is thrown away."""
+    a, place = case.arguments, _refused_at(case)
+    p, coins = a["p"].copy(), a["coins"].copy()
+    p[place + 1 :] = p[place + 1 :][:, ::-1]
+    coins[place + 1 :] = 0.0
+    got = run.value(case, p=p, coins=coins)
+    return compare(run.value(case), got, ROUNDING, "with other numbers after the first refusal")
+
+
+def _not_again(run: Run, case: Case) -> Problem | None:
+    word = int(case.arguments["drafted"][_refused_at(case)])
+    got = float(run.value(case)[word])
+    return None if got == 0 else Problem(f"0 for word {word}, which was refused", f"{got:.4g}")
+
+
+def _has_refusal(case: Case) -> bool:
+    return _guessing(case) and _refused_at(case) is not None
+
+
+AFTER_GUESSES = Spec(
+    name="hw08.after_guesses",
+    statement="after_guesses(p, q, drafted, coins): from which probabilities, (V), the next word is drawn after "
+    "speculative decoding has looked at N guesses. drafted (N): the words that the small model drew from q "
+    "(N, V), one row each; p (N + 1, V): the large model's probabilities at these places and one more. In "
+    "order: a guess is accepted if its coin, from 0 to below 1, is below min(1, p/q) of its word; at the first "
+    "refusal the rest is thrown away and the next word comes from max(0, p - q), divided by its sum; if none "
+    "is refused, from the last row of p",
+    required=("p", "q", "drafted", "coins"),
+    reference=_guesses_reference,
+    ruler=lambda p, q, drafted, coins: _after(
+        p, _accepted(p, q, drafted, coins), lambda n: _residual(p, q, n)
+    ),
+    cases=_guesses_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "probabilities",
+            "What a word is drawn from has the sum 1 and nothing below 0.",
+            _a_distribution,
+        ),
+        Check(
+            "a guess too many",
+            "If every guess is accepted, the large model has scored one more place: the last row of p.",
+            _all_accepted,
+            when=lambda case: case.dtype == torch.float64,
+        ),
+        Check(
+            "accepted below p/q, refused above",
+            "A guess is judged by p/q of its own word. The small model proposed it as often as q says.",
+            _edge_of_the_ratio,
+            when=_guessing,
+        ),
+        Check(
+            "nothing after the first refusal counts",
+            "Guesses after a refused one follow a word that was never said.",
+            _nothing_after,
+            when=_has_refusal,
+        ),
+        Check(
+            "what was refused does not come back",
+            "A word is refused because the small model says it too often: p - q is below 0 there.",
+            _not_again,
+            when=_has_refusal,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the rest not shared out", guesses_not_shared_out, "probabilities",
+            symptom="Hidden by multinomial, which divides by the sum itself.",
+            cause="max(0, p - q) sums to less than 1.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "drawn from p after all", guesses_drawn_again, "what was refused does not come back",
+            symptom="The words that the small model likes come too often.",
+            cause="After a refusal only what q gave too little of is left.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "accepted with p", guesses_by_p_alone, "accepted below p/q, refused above",
+            symptom="Most guesses are refused, even by a model that guesses itself.",
+            cause="The coin is compared with p, not with p/q.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the ratio upside down", guesses_upside_down, "accepted below p/q, refused above",
+            symptom="What the small model exaggerates is always accepted.",
+            cause="q/p.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "accepted ones counted", guesses_counted, "nothing after the first refusal counts",
+            symptom="Right for one guess; with more, words follow a word that was never said.",
+            cause="accepted.sum() also counts what comes after a refusal.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the last place again", guesses_last_place_again, "a guess too many",
+            symptom="A word is said twice whenever all guesses were good.",
+            cause="Row N - 1 of p in place of row N.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the distance of p and q", guesses_by_distance, "what was refused does not come back",
+            symptom="Words that q says too often come even more often.",
+            cause="The absolute value keeps what must be cut off.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=2,
+)  # fmt: skip
+
+# --- The likeliest sentence of a chain ------------------------------------------------------------
+
+
+def _logs(probabilities: Any) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(np.asarray(probabilities, dtype=np.float64))
+
+
+def _likeliest(first: Any, after: Any, eos: int, longest: int) -> tuple[float, tuple[int, ...]]:
+    """The best way to go on after each word, with so many words left: every next word is tried."""
+    first, after = _logs(first), _logs(after)
+
+    @cache
+    def best(word: int | None, left: int) -> tuple[float, tuple[int, ...]]:
+        if word == eos:
+            return 0.0, ()
+        if left == 0:
+            return -np.inf, ()
+        row, found = first if word is None else after[word], (-np.inf, ())
+        for following, gain in enumerate(row):
+            score, words = best(following, left - 1)
+            found = max(found, (gain + score, (following, *words)), key=lambda way: way[0])
+        return found
+
+    return best(None, longest)
+
+
+def _likeliest_reference(first, after, eos: int, longest: int) -> np.ndarray:
+    return np.array(_likeliest(first, after, eos, longest)[1])
+
+
+def _as_words(answer: Any, arguments: dict[str, Any]) -> Any:
+    """A list of ints is as good as a tensor."""
+    if isinstance(answer, list | tuple) and all(isinstance(word, int) for word in answer):
+        return torch.tensor(answer, dtype=torch.int64)
+    return answer
+
+
+def chain_greedy(first, after, eos, longest):
+    """The likeliest next word, again and again."""
+    words = [int(first.argmax())]
+    while words[-1] != eos and len(words) < longest:
+        words.append(int(after[words[-1]].argmax()))
+    return torch.tensor(words)
+
+
+def _chain(
+    first: Tensor, after: Tensor, longest: int, join: Any
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For each length and last word the best score, and the word before."""
+    scores, came_from = [first], []
+    for _ in range(longest - 1):
+        best, word = join(scores[-1][:, None], after).max(0)
+        scores.append(best)
+        came_from.append(word)
+    return scores, came_from
+
+
+def _back(came_from: list[Tensor], length: int, eos: int) -> Tensor:
+    words = [eos]
+    for number in range(length - 2, -1, -1):
+        words.append(int(came_from[number][words[-1]]))
+    return torch.tensor(words[::-1])
+
+
+def _sum(a: Tensor, b: Tensor) -> Tensor:
+    return a + b
+
+
+def _stopping(after: Tensor, eos: int) -> Tensor:
+    """Nothing is said after EOS."""
+    after = after.log().clone()
+    after[eos] = float("-inf")
+    return after
+
+
+def chain_of_full_length(first, after, eos, longest):
+    """EOS comes last, and `longest` words are said."""
+    _, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
+    return _back(came_from, longest, eos)
+
+
+def chain_of_the_shortest(first, after, eos, longest):
+    """The first length at which a sentence can end."""
+    scores, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
+    length = next((n for n, s in enumerate(scores, 1) if torch.isfinite(s[eos])), longest)
+    return _back(came_from, length, eos)
+
+
+def chain_by_the_mean(first, after, eos, longest):
+    """The mean log-probability of a word."""
+    scores, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
+    means = torch.stack([s[eos] / n for n, s in enumerate(scores, 1)])
+    return _back(came_from, int(means.argmax()) + 1, eos)
+
+
+def chain_of_products(first, after, eos, longest):
+    """Probabilities are multiplied."""
+    stopping = after.clone()
+    stopping[eos] = 0.0
+    scores, came_from = _chain(first, stopping, longest, lambda a, b: a * b)
+    ends = torch.stack([s[eos] for s in scores])
+    return _back(came_from, int(ends.argmax()) + 1, eos)
+
+
+def chain_through_the_end(first, after, eos, longest):
+    """EOS is a word like any other, and the likeliest words of full length are cut at their end."""
+    scores, came_from = _chain(first.log(), after.log(), longest, _sum)
+    words = [int(scores[-1].argmax())]
+    for word in reversed(came_from):
+        words.append(int(word[words[-1]]))
+    words = words[::-1]
+    return torch.tensor(words[: words.index(eos) + 1] if eos in words else words)
+
+
+def _chain_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def drawn(label, vocab, eos, longest, length, dtype=torch.float64) -> Case:
+        """The first chain in which ends are rare and the likeliest sentence has so many words."""
+        while True:
+            weights = rng.dirichlet(np.full(vocab, 0.4), size=vocab + 1)
+            weights[:, eos] *= rng.choice([0.0, 0.1, 1.0], size=vocab + 1, p=[0.5, 0.3, 0.2])
+            weights[0, eos] = 0.0
+            weights /= weights.sum(-1, keepdims=True)
+            arguments = {"first": weights[0], "after": weights[1:], "eos": eos, "longest": longest}
+            score, words = _likeliest(*arguments.values())
+            greedy = chain_greedy(torch.tensor(weights[0]), torch.tensor(weights[1:]), eos, longest)
+            mean = chain_by_the_mean(
+                torch.tensor(weights[0]), torch.tensor(weights[1:]), eos, longest
+            )
+            others = {tuple(greedy.tolist()), tuple(mean.tolist())}
+            if np.isfinite(score) and len(words) == length and words not in others:
+                return Case(label, arguments, dtype)
+
+    three = {"first": np.array([0.0, 0.4, 0.6, 0.0]), "after": np.array([
+        [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.6, 0.4, 0.0, 0.0]])}  # fmt: skip
+    count = 24  # a path with dead ends beside it: 1, 2, 3, ... and from the last word to the end
+    path = np.zeros((count, count))
+    path[np.arange(1, count - 2), np.arange(2, count - 1)] = 0.005
+    path[count - 2, 0] = 0.005
+    path[:, count - 1] = 1 - path.sum(1)
+    start = np.eye(count)[1]
+    return [
+        Case("four words", {**three, "eos": 0, "longest": 4}),
+        Case("four words, at most three said", {**three, "eos": 0, "longest": 3}),
+        drawn("five words", 5, 0, 6, 3),
+        drawn("six words, EOS is 4", 6, 4, 7, 4),
+        drawn("nine words", 9, 2, 12, 4),
+        Case("a long way", {"first": start, "after": path, "eos": 0, "longest": 30}, torch.float32),
+    ]  # fmt: skip
+
+
+def _ends_once(run: Run, case: Case) -> Problem | None:
+    a, got = case.arguments, run.value(case)
+    longest, eos, vocab = a["longest"], a["eos"], len(a["first"])
+    if got.ndim != 1 or got.dtype.kind not in "iu" or not 1 <= len(got) <= longest:
+        return Problem(f"1 to {longest} whole numbers", f"shape {got.shape}, {got.dtype}")
+    if ((got < 0) | (got >= vocab)).any():
+        return Problem(f"words from 0 to {vocab - 1}", str(got.tolist()))
+    if got[-1] != eos or (got[:-1] == eos).any():
+        return Problem(f"EOS ({eos}) at the end and only there", str(got.tolist()[-12:]))
+    return None
+
+
+def _score(case: Case, words: np.ndarray) -> float:
+    a, total = case.arguments, 0.0
+    rows = [a["first"], *(a["after"][word] for word in words[:-1])]
+    for row, word in zip(rows, words, strict=True):
+        total += float(_logs(row[word]))
+    return total
+
+
+def _can_be_said(run: Run, case: Case) -> Problem | None:
+    words = run.value(case)
+    if np.isfinite(_score(case, words)):
+        return None
+    return Problem("a sentence with a probability above 0", str(words.tolist()[:12]))
+
+
+def _no_likelier(run: Run, case: Case) -> Problem | None:
+    a, words = case.arguments, run.value(case)
+    best, got = _likeliest(a["first"], a["after"], a["eos"], a["longest"])[0], _score(case, words)
+    if got >= best - 1e-6:
+        return None
+    return Problem(f"log-probability {best:.4f}", f"{got:.4f}, {words.tolist()[:12]}")
+
+
+LIKELIEST = Spec(
+    name="hw08.likeliest",
+    statement="likeliest(first, after, eos, longest): the words, EOS included, of the likeliest sentence of at "
+    "most `longest` words that ends; (N), whole numbers. first (V): the probability of each first word; after "
+    "(V, V): after[i, j] is that of j after i; a sentence ends with its first eos. Probabilities may be 0; "
+    "some sentence can end, and one is likeliest",
+    required=("first", "after", "eos", "longest"),
+    reference=_likeliest_reference,
+    read=_as_words,
+    cases=_chain_cases,
+    checks=(
+        Check(
+            "a sentence that ends",
+            "At most `longest` words, the last of them EOS, and no EOS before.",
+            _ends_once,
+        ),
+        UNTOUCHED,
+        Check(
+            "it can be said",
+            "Every word must have a probability above 0 after the one before it.",
+            _can_be_said,
+        ),
+        Check(
+            "no sentence is likelier",
+            "Another sentence that ends in time is likelier.",
+            _no_likelier,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "greedy", chain_greedy, "a sentence that ends",
+            symptom="A likely first word leads where nothing is likely, or where nothing ends.",
+            cause="Each word is chosen without looking at what can follow it.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "as long as allowed", chain_of_full_length, "a sentence that ends",
+            symptom="All sentences have the same length.",
+            cause="Only the table of the last step is looked at.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the first end", chain_of_the_shortest, "no sentence is likelier",
+            symptom="Short sentences, though a longer one is likelier.",
+            cause="The search stops where a sentence can end.",
+            seen="joeynmt/joeynmt issue 148", chapter=11,
+        ),
+        Mutant(
+            "the best mean", chain_by_the_mean, "no sentence is likelier",
+            symptom="Long sentences, though a shorter one is likelier.",
+            cause="The log-probability is divided by the length: the length penalty 1.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a product of probabilities", chain_of_products, "it can be said",
+            symptom="Right for short sentences; long ones have the probability 0, all of them.",
+            cause="The product underflows. Logarithms are added.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "going on after the end", chain_through_the_end, "a sentence that ends",
+            symptom="What would be said after EOS decides about what is said before it.",
+            cause="EOS must end a path, not lead on.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=11,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt: top-p ------------------------------------------------------------------------------
+
+
+def _keep(probabilities: Tensor, kept: Tensor) -> Tensor:
+    left = probabilities * kept
+    return left / left.sum(-1, keepdim=True)
+
+
+def _sorted(probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities downward, their words, and what the likelier words have together."""
+    ordered, words = probabilities.sort(dim=-1, descending=True, stable=True)
+    return ordered, words, ordered.cumsum(-1)
+
+
+def _where(words: Tensor, kept: Tensor) -> Tensor:
+    return torch.zeros_like(kept).scatter(-1, words, kept)
+
+
+def top_p_sorted(probabilities, p):
+    """Sort, add up, look at the sum before each word."""
+    _, words, total = _sorted(probabilities)
+    before = torch.cat([torch.zeros_like(total[:, :1]), total[:, :-1]], dim=-1)
+    return _keep(probabilities, _where(words, before < p))
+
+
+def top_p_in_a_loop(probabilities, p):
+    """Row by row, the likeliest word that is left, until p is reached."""
+    answer = torch.zeros_like(probabilities)
+    for row, chances in enumerate(probabilities.tolist()):
+        total, left = 0.0, sorted(range(len(chances)), key=lambda word: -chances[word])
+        while total < p and left:
+            word = left.pop(0)
+            answer[row, word] = probabilities[row, word]
+            total += chances[word]
+        answer[row] = answer[row] / total
+    return answer
+
+
+def top_p_counted(probabilities, p):
+    """Count the words that are not enough, and rank every word."""
+    order = probabilities.argsort(dim=-1, descending=True, stable=True)
+    needed = 1 + (probabilities.gather(-1, order).cumsum(-1) < p).sum(-1, keepdim=True)
+    kept = order.argsort(-1) < needed
+    left = torch.where(kept, probabilities, 0.0)
+    return torch.einsum("bv,b->bv", left, 1 / left.sum(-1))
+
+
+def hunted_without_the_crossing(probabilities, p):
+    """Words as long as their sum stays below p; the first in any case."""
+    _, words, total = _sorted(probabilities)
+    kept = total < p
+    kept[:, 0] = True
+    return _keep(probabilities, _where(words, kept))
+
+
+def hunted_sure_word_lost(probabilities, p):
+    """The rule is moved by one place, and the first place keeps its own."""
+    _, words, total = _sorted(probabilities)
+    gone = total >= p
+    gone[:, 1:] = gone[:, :-1].clone()
+    left = probabilities * _where(words, ~gone)
+    return left / left.sum(-1, keepdim=True).clamp(min=1e-12)
+
+
+def hunted_one_more(probabilities, p):
+    """Where p is reached exactly, one word more."""
+    _, words, total = _sorted(probabilities)
+    before = torch.cat([torch.zeros_like(total[:, :1]), total[:, :-1]], dim=-1)
+    return _keep(probabilities, _where(words, before <= p))
+
+
+def hunted_sorted_answer(probabilities, p):
+    """The order of the probabilities, not of the words."""
+    ordered, _, total = _sorted(probabilities)
+    return _keep(ordered, total - ordered < p)
+
+
+def hunted_not_shared_out(probabilities, p):
+    """What is ruled out is missing."""
+    return probabilities * (top_p_sorted(probabilities, p) > 0)
+
+
+def hunted_first_row(probabilities, p):
+    """As many words in every row as in the first."""
+    order = probabilities.argsort(dim=-1, descending=True, stable=True)
+    needed = 1 + int((probabilities[0].sort(descending=True).values.cumsum(0) < p).sum())
+    return _keep(probabilities, order.argsort(-1) < needed)
+
+
+def hunted_ties(probabilities, p):
+    """Every word as likely as the last that is needed."""
+    kept = top_p_sorted(probabilities, p) > 0
+    least = probabilities.masked_fill(~kept, 2.0).amin(-1, keepdim=True)
+    return _keep(probabilities, probabilities >= least)
+
+
+def hunted_in_place(probabilities, p):
+    """Zeros are written into the caller's tensor."""
+    kept = top_p_sorted(probabilities, p) > 0
+    return _keep(probabilities.mul_(kept), kept)
+
+
+def hunted_softmax_again(probabilities, p):
+    """Probabilities are taken for scores."""
+    kept = top_p_sorted(probabilities, p) > 0
+    return probabilities.masked_fill(~kept, float("-inf")).softmax(-1)
+
+
+HUNT = Hunt(
+    name="hw08.hunt",
+    function="test_top_p",
+    statement="test_top_p(top_p): assert that top_p(probabilities, p) keeps, in each row, the smallest set of "
+    "likeliest words that together have p or more, sets all others to 0 and divides by the sum; of equally "
+    "likely words the one with the smaller number comes first; probabilities (B, V) in float32 or float64, "
+    "rows with the sum 1, 0 < p < 1 -> (B, V), in the order of the words; the input stays as it is",
+    right={"sorted": top_p_sorted, "a loop": top_p_in_a_loop, "counted": top_p_counted},
+    mutants=(
+        Mutant(
+            "without the word that crosses", hunted_without_the_crossing, "a sum below p",
+            symptom="The words that stay have less than p together.",
+            cause="The sum with a word decides, where the sum before it should.",
+            seen="rasbt/reasoning-from-scratch issue 164", chapter=11,
+        ),
+        Mutant(
+            "a sure word lost", hunted_sure_word_lost, "a word that has p alone",
+            symptom="Where the model is surest, nothing is left.",
+            cause="The rule moves on by one place and the first is not set free.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one more than needed", hunted_one_more, "a sum of exactly p",
+            symptom="A word too many where p is reached exactly.",
+            cause="<= in place of <.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "sorted, and left so", hunted_sorted_answer, "words in another order",
+            symptom="Word 0 is always the likeliest.",
+            cause="The answer is not brought back to the order of the words.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "not shared out", hunted_not_shared_out, "the sum of a row",
+            symptom="The rows sum to less than 1.",
+            cause="What was ruled out is not given to the others.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the first row for all", hunted_first_row, "rows that need different numbers",
+            symptom="A prompt's words depend on the first prompt of the batch.",
+            cause="The number of words is counted in row 0.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "ties stay", hunted_ties, "equally likely words",
+            symptom="Of many equally likely words all stay, whatever p is.",
+            cause="A threshold can not tell equal numbers apart.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "the input changed", hunted_in_place, "compare the input before and after",
+            symptom="The answer is right; whoever looks at the probabilities later finds zeros.",
+            cause="mul_ works on the caller's tensor.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "softmax again", hunted_softmax_again, "any example",
+            symptom="Nearly even chances for all that stay.",
+            cause="Probabilities are taken for scores.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    points=4,
+    minutes=30,
+    difficulty="core",
+    chapter=11,
+)  # fmt: skip
+
+ASSIGNMENT = Assignment(
+    name="hw08",
+    title="From scores to text",
+    weeks="8",
+    chapters=(11,),
+    parts=(
+        Task(spec=MIN_P, function="min_p", minutes=10, difficulty="warm-up"),
+        Task(spec=SLOTS, function="slots", minutes=15, difficulty="core"),
+        Task(spec=AFTER_GUESSES, function="after_guesses", minutes=20, difficulty="core"),
+        Task(spec=LIKELIEST, function="likeliest", minutes=30, difficulty="challenge"),
+        HUNT,
+        Written(
+            name="hw08-window",
+            kind="explanation",
+            points=2,
+            minutes=15,
+            rubric="0.5: in the first layer keys and values are made from a token's own vector (word and "
+            "position), so with one layer nothing is left of the dropped token, and both ways agree. 1: from the "
+            "second layer on, the vector of a later token has already taken up what it read from the "
+            "dropped one, so its key and value still carry it; computed again from the last tokens "
+            "alone they would be others. 0.5: a measurement that shows it (change the dropped token, keep all "
+            "others, and look at the logits of both ways), or the reach of several layers, about N times the window.",
+        ),
+        Written(
+            name="hw08-again",
+            kind="explanation",
+            points=2,
+            minutes=15,
+            rubric="1: the calculation: accepted min(p, q) = 0.5 and 0.1, refused 0.4 in all; the right rule gives the "
+            "0.4 to the second word (0.5, 0.5), the wrong one gives 0.4 p = 0.2 to each: 0.7 and 0.3. "
+            "0.5: the bias goes toward the small model's favorites: in general min(p, q) + r p with "
+            "r = 1 - sum min(p, q), too much wherever q >= p. 0.5: what q does decide: how many guesses are "
+            "accepted, hence the speed and never the words' distribution; with q = p all are accepted.",
+        ),
+        Written(
+            name="hw08-experiment",
+            kind="experiment",
+            points=3,
+            minutes=25,
+            rubric="1: the code runs, the counts come from other sentences than those measured, padding is left "
+            "out, and the acceptance is the mean over places of sum min(p, q). 1: the finding with numbers "
+            "(measured: even 0.25, words 0.32, pairs 0.84; with 4 guesses about 1.3, 1.5 and 3.6 words a pass). "
+            "1: a careful conclusion: a pair table costs nearly nothing, so most words of this language "
+            "could be had cheaply; the formula assumes that guesses are accepted independently and equally often, "
+            "which they are not (places differ); a pass over several words costs more than one; the language is "
+            "tiny and regular. Two of these are enough.",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,1421 @@
+"""The project: a translator of Roman numerals, from its data to the report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from ... import reference
+from ...data.vocabulary import EOS, PAD
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..tasks import Assignment, Hunt, Task, Written
+
+LETTERS = "IVXLCDM"  # numbered from 4 on, as Vocabulary(LETTERS) does
+VALUES = (1, 5, 10, 50, 100, 500, 1000)
+LARGEST = 3999
+FIRST = 4  # the number of I
+EPS = 1e-6
+
+# --- Writing a number -----------------------------------------------------------------------------
+
+
+def _write_reference(number: int, long: bool) -> np.ndarray:
+    """Take away the largest piece that still fits, again and again."""
+    pieces = dict(zip(LETTERS, VALUES, strict=True))
+    if not long:
+        pieces |= {"IV": 4, "IX": 9, "XL": 40, "XC": 90, "CD": 400, "CM": 900}
+    text = ""
+    while number:
+        piece = max((p for p in pieces if pieces[p] <= number), key=lambda p: pieces[p])
+        text, number = text + piece, number - pieces[piece]
+    return np.array([LETTERS.index(letter) + FIRST for letter in text])
+
+
+def _ids(text: str) -> Tensor:
+    return torch.tensor([LETTERS.index(letter) + FIRST for letter in text])
+
+
+def _numeral(number: int, fours: tuple[str, ...], nines: tuple[str, ...]) -> str:
+    """Digit by digit; fours and nines are how units, tens and hundreds write these digits."""
+    text = "M" * (number // 1000)
+    for place in (2, 1, 0):
+        digit, one, five = number // 10**place % 10, LETTERS[2 * place], LETTERS[2 * place + 1]
+        plain = five * (digit >= 5) + one * (digit % 5)
+        text += {4: fours[place], 9: nines[place]}.get(digit, plain)
+    return text
+
+
+SHORT_FOURS, SHORT_NINES = ("IV", "XL", "CD"), ("IX", "XC", "CM")
+LONG_FOURS, LONG_NINES = ("IIII", "XXXX", "CCCC"), ("VIIII", "LXXXX", "DCCCC")
+
+
+def _both_ways(number: int, long: bool) -> str:
+    if long:
+        return _numeral(number, LONG_FOURS, LONG_NINES)
+    return _numeral(number, SHORT_FOURS, SHORT_NINES)
+
+
+def write_short_nines(number, long):
+    """IIII, but IX."""
+    return _ids(_numeral(number, LONG_FOURS if long else SHORT_FOURS, SHORT_NINES))
+
+
+def write_nine_as_four_more(number, long):
+    """VIV: the five, then the four."""
+    doubled = ("VIV", "LXL", "DCD")
+    return _ids(_numeral(number, LONG_FOURS, LONG_NINES) if long
+                else _numeral(number, SHORT_FOURS, doubled))  # fmt: skip
+
+
+def write_any_subtraction(number, long):
+    """99 is IC."""
+    text = _both_ways(number, long)
+    for clumsy, bold in (("XCIX", "IC"), ("XLIX", "IL"), ("CMXC", "XM"), ("CDXC", "XD")):
+        text = text.replace(clumsy, bold)
+    return _ids(text)
+
+
+def write_backwards(number, long):
+    """Units first."""
+    return _ids(_both_ways(number, long)[::-1])
+
+
+def write_three_digits(number, long):
+    """No thousands."""
+    return _ids(_both_ways(number, long).lstrip("M") or "M")
+
+
+def _write_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    numbers = [1, 4, 6, 9, 14, 49, 99, 444, 1994, 3888, LARGEST]
+    numbers += [int(n) for n in rng.integers(1, LARGEST + 1, size=12)]
+    return [
+        Case(f"{number}, {'long' if long else 'short'}", {"number": number, "long": long})
+        for number in numbers for long in (False, True)
+    ]  # fmt: skip
+
+
+def _letters(run: Run, case: Case) -> str:
+    """What the answer spells.
+
+    Raises: ValueError for what are no letters.
+    """
+    got = run.value(case)
+    if got.ndim != 1 or got.dtype.kind not in "iu" or not all(4 <= n <= 10 for n in got):
+        raise ValueError("not one row of whole numbers from 4 to 10")
+    return "".join(LETTERS[n - FIRST] for n in got)
+
+
+def _value(text: str) -> int:
+    """A letter before a larger one is taken away."""
+    values = [VALUES[LETTERS.index(letter)] for letter in text]
+    return sum(-a if a < b else a for a, b in zip(values, [*values[1:], 0], strict=True))
+
+
+def _means_the_number(run: Run, case: Case) -> Problem | None:
+    text, number = _letters(run, case), case.arguments["number"]
+    got = _value(text)
+    return None if got == number else Problem(f"letters worth {number}", f"{text}, worth {got}")
+
+
+def _falls(run: Run, case: Case) -> Problem | None:
+    text = _letters(run, case)
+    rises = [a + b for a, b in pairwise(text)
+             if LETTERS.index(a) < LETTERS.index(b)]  # fmt: skip
+    return Problem("no letter before a larger one", f"{rises[0]} in {text}") if rises else None
+
+
+def _fives_once(run: Run, case: Case) -> Problem | None:
+    text = _letters(run, case)
+    twice = [five for five in "VLD" if text.count(five) > 1]
+    return Problem("V, L and D once at most", f"{text}") if twice else None
+
+
+WRITE = Spec(
+    name="project.write",
+    statement="write(number, long): the Roman numeral of a number from 1 to 3999 as a row of letter numbers, "
+    "whole numbers (S); I, V, X, L, C, D, M are 4, 5, 6, 7, 8, 9, 10. long = False: IV, IX, XL, XC, CD, CM; "
+    "long = True: IIII, VIIII, XXXX, LXXXX, CCCC, DCCCC",
+    required=("number", "long"),
+    reference=_write_reference,
+    cases=_write_cases,
+    checks=(
+        Check(
+            "the letters are worth the number",
+            "Add the letters up, and take away each that stands before a larger one.",
+            _means_the_number,
+        ),
+        Check(
+            "nothing is taken away in the long writing",
+            "In the long writing the letters only fall: four is IIII, nine is VIIII.",
+            _falls,
+            when=lambda case: case.arguments["long"],
+        ),
+        Check(
+            "a five stands once",
+            "Two fives are a ten, so V, L and D stand once at most.",
+            _fives_once,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "IX in the long writing", write_short_nines,
+            "nothing is taken away in the long writing",
+            symptom="Half of the long numerals are a mixture of two writings.",
+            cause="The switch covers the fours, and the nines were forgotten.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "nine as five and four", write_nine_as_four_more, "a five stands once",
+            symptom="VIV for nine: its sum is right, and nobody ever wrote it.",
+            cause="A digit above four is written as its five and the rest, the rest being four.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "anything taken away from anything", write_any_subtraction, "equals the reference",
+            symptom="99 is IC, worth 99, and not the numeral of 99.",
+            cause="Each digit is written for itself: 99 is XC and IX.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "units first", write_backwards, "the letters are worth the number",
+            symptom="IV and VI change places.",
+            cause="The digits are taken from the end and the pieces put behind each other.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "thousands forgotten", write_three_digits, "the letters are worth the number",
+            symptom="1994 and 2994 and 994 have one numeral.",
+            cause="M has no five and no ten above it, so the loop over the places leaves it out.",
+            seen="made for this book", chapter=1,
+        ),
+    ),
+    chapter=1,
+    points=2,
+)  # fmt: skip
+
+# --- Reading it back ------------------------------------------------------------------------------
+
+
+@cache
+def _all_numerals() -> dict[tuple[int, ...], int]:
+    return {
+        tuple(_write_reference(number, long).tolist()): number
+        for number in range(1, LARGEST + 1) for long in (False, True)
+    }  # fmt: skip
+
+
+def _read_reference(ids: np.ndarray) -> int:
+    """Look it up among all 3999 numbers in both writings."""
+    row = ids.tolist()
+    row = row[: row.index(EOS)] if EOS in row else row
+    return _all_numerals().get(tuple(row), 0)
+
+
+def _spelled(ids: Tensor) -> str | None:
+    """The letters before EOS; None if something else stands there."""
+    row = ids.tolist()
+    row = row[: row.index(EOS)] if EOS in row else row
+    return "".join(LETTERS[n - FIRST] for n in row) if all(4 <= n <= 10 for n in row) else None
+
+
+def read_sum(ids):
+    """The sum, whatever the letters spell."""
+    text = _spelled(ids)
+    return _value(text) if text else 0
+
+
+def read_short_only(ids):
+    """IIII is none."""
+    text = _spelled(ids)
+    number = _value(text) if text else 0
+    good = 0 < number <= LARGEST and text == _both_ways(number, False)
+    return number if good else 0
+
+
+def read_without_taking_away(ids):
+    """IV is six, and six is VI: so IV is none."""
+    text = _spelled(ids) or ""
+    number = sum(VALUES[LETTERS.index(letter)] for letter in text)
+    good = 0 < number <= LARGEST and text in (_both_ways(number, w) for w in (False, True))
+    return number if good else 0
+
+
+def read_past_the_end(ids):
+    """EOS is a sign like any other."""
+    return 0 if EOS in ids.tolist() else _read_reference(ids.numpy())
+
+
+def read_what_is_known(ids):
+    """Signs that are no letters are passed over."""
+    row = ids.tolist()
+    row = row[: row.index(EOS)] if EOS in row else row
+    return _read_reference(np.array([n for n in row if n >= FIRST], dtype=int))
+
+
+def _read_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(text: str, after: tuple[int, ...] = ()) -> Case:
+        ids = np.array([*(LETTERS.index(letter) + FIRST for letter in text), *after], dtype=int)
+        return Case(f"{text or 'nothing'}{' and more' if after else ''}", {"ids": ids})
+
+    cases = [case(text) for text in ("I", "IV", "VI", "IIII", "IX", "VIIII", "MCMXCIV")]
+    for number in rng.integers(1, LARGEST + 1, size=6).tolist():
+        cases += [case(_both_ways(number, long)) for long in (False, True)]
+    cases += [case("XIV", (EOS,)), case("XIIII", (EOS, PAD, PAD)), case("XL", (EOS, 6, 4, EOS))]
+    cases += [case(text) for text in ("IIX", "VV", "IC", "VIV", "IVI", "IXIIII", "MMMM", "XIIIII")]
+    cases += [case("XIVIIII"), case("XLVIIII"), case("X", (PAD, 4)), case("V", (3, EOS))]
+    return [*cases, case("", (EOS, 4)), case("")]
+
+
+def _is_numeral(case: Case) -> bool:
+    return _read_reference(case.arguments["ids"]) > 0
+
+
+def _bare(case: Case) -> bool:
+    return _is_numeral(case) and EOS not in case.arguments["ids"]
+
+
+def _same_number(run: Run, case: Case) -> Problem | None:
+    return compare(run.expected(case)[0], run.value(case), 0.0, "the number")
+
+
+READ = Spec(
+    name="project.read",
+    statement="read(ids): the number whose numeral this is, in either writing, or 0 if it is none's; a "
+    "whole number. ids (S): I, V, X, L, C, D, M are 4 to 10, EOS is 2; the numeral ends before the first "
+    "EOS, or with the row, and what stands after EOS does not count",
+    required=("ids",),
+    reference=_read_reference,
+    cases=_read_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "what was written is read",
+            "read(write(n, long)) is n, in both writings.",
+            _same_number,
+            when=_bare,
+        ),
+        Check(
+            "a row ends at EOS",
+            "The numeral is what stands before the first EOS; what follows was never said.",
+            _same_number,
+            when=lambda case: _is_numeral(case) and EOS in case.arguments["ids"],
+        ),
+        Check(
+            "what no number is written as is 0",
+            "Whatever differs from both writings of every number is no numeral, also where a sum can "
+            "be made of it.",
+            _same_number,
+            when=lambda case: not _is_numeral(case),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "any sum is a number", read_sum, "what no number is written as is 0",
+            symptom="A model that says IIX or VV is told that it said ten.",
+            cause="A value is computed, and nobody asks whether the number is written so.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the short writing only", read_short_only, "what was written is read",
+            symptom="IIII is no numeral.",
+            cause="The value is written again and compared, in one of the two writings.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "nothing is taken away", read_without_taking_away, "what was written is read",
+            symptom="IV is six.",
+            cause="All letters are added up.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "EOS is not the end", read_past_the_end, "a row ends at EOS",
+            symptom="Whatever comes out of a model is no numeral.",
+            cause="The row is read to its last place.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "other signs passed over", read_what_is_known, "what no number is written as is 0",
+            symptom="An unknown word in the middle of a numeral is no mistake.",
+            cause="PAD and UNK are filtered out instead of refused.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- A split without leak -------------------------------------------------------------------------
+
+
+def _hold_out_reference(numbers: np.ndarray, order: np.ndarray, count: int) -> np.ndarray:
+    """Pair by pair in the given order; a number takes all of its pairs along."""
+    held = np.zeros(len(numbers), dtype=bool)
+    for place in order:
+        if held.sum() < count:
+            for other in range(len(numbers)):
+                if numbers[other] == numbers[place]:
+                    held[other] = True
+    return held
+
+
+def hold_out_pairs(numbers, order, count):
+    """Each pair for itself."""
+    held = torch.zeros(len(numbers), dtype=torch.bool)
+    held[order[:count]] = True
+    return held
+
+
+def hold_out_count_numbers(numbers, order, count):
+    """So many numbers, however many pairs they have."""
+    chosen = list(dict.fromkeys(numbers[order].tolist()))[:count]
+    return torch.tensor([n in chosen for n in numbers.tolist()], dtype=torch.bool)
+
+
+def hold_out_first(numbers, order, count):
+    """From the beginning of the list."""
+    return hold_out_in(numbers, range(len(numbers)), count)
+
+
+def hold_out_numbers_of_first(numbers, order, count):
+    """The numbers of the first `count` pairs, which may bring more along."""
+    return torch.isin(numbers, numbers[order[:count]])
+
+
+def hold_out_in(numbers, order, count):
+    """Right, where order is a range or a list."""
+    held = torch.zeros(len(numbers), dtype=torch.bool)
+    for place in order:
+        if held.sum() >= count:
+            break
+        held |= numbers == numbers[place]
+    return held
+
+
+def hold_out_ranks(numbers, order, count):
+    """order[i] taken for the place of pair i in the queue."""
+    return hold_out_in(numbers, order.argsort().tolist(), count)
+
+
+def _hold_out_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, numbers, order, count) -> Case:
+        return Case(
+            label,
+            {"numbers": np.array(numbers), "order": np.array(order), "count": count},
+        )
+
+    def drawn(label, pairs, names, count) -> Case:
+        return case(label, rng.integers(1, names, size=pairs), rng.permutation(pairs), count)
+
+    return [
+        case("one pair", [7], [0], 1),
+        case("two numbers, two pairs each", [4, 4, 9, 9], [2, 1, 3, 0], 1),
+        case("three numbers", [6, 4, 9, 4, 9], [3, 4, 0, 2, 1], 3),
+        case("each number once", [1, 2, 3, 4], [2, 0, 3, 1], 1),
+        drawn("twelve pairs", 12, 7, 5),
+        drawn("forty pairs", 40, 24, 13),
+        drawn("all", 9, 5, 9),
+        drawn("none", 8, 5, 0),
+    ]
+
+
+def _one_side(run: Run, case: Case) -> Problem | None:
+    held, numbers = run.value(case), case.arguments["numbers"]
+    both = set(numbers[held].tolist()) & set(numbers[~held].tolist())
+    return Problem("each number on one side", f"{min(both)} on both") if both else None
+
+
+def _so_many(run: Run, case: Case) -> Problem | None:
+    held, count, numbers = run.value(case), case.arguments["count"], case.arguments["numbers"]
+    sizes = [int((numbers == n).sum()) for n in set(numbers[held].tolist())]
+    if held.sum() < count:
+        return Problem(f"at least {count} pairs", f"{held.sum()}")
+    if sizes and held.sum() - max(sizes) >= count:
+        return Problem(f"no number more than is needed for {count} pairs", f"{held.sum()} pairs")
+    return None
+
+
+HOLD_OUT = Spec(
+    name="project.hold_out",
+    statement="hold_out(numbers, order, count): boolean (N), True for pairs that are held out; numbers (N), "
+    "the number that each pair means, several pairs may mean one; order (N), the places 0 to N - 1, "
+    "shuffled. Go through the pairs in this order: pair order[0] first; each one that comes up is held out "
+    "together with all pairs of its number. Stop as soon as at least `count` pairs are held out",
+    required=("numbers", "order", "count"),
+    reference=_hold_out_reference,
+    cases=_hold_out_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "no number on both sides",
+            "All pairs that mean one number are held out together, or none of them is.",
+            _one_side,
+        ),
+        Check(
+            "as many as asked for",
+            "At least `count` pairs are held out, and no further number once there are so many.",
+            _so_many,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "pairs held out one by one", hold_out_pairs, "no number on both sides",
+            symptom="The test asks for XIV, whose XIIII was in the training: a score without meaning.",
+            cause="Pairs are drawn, not numbers.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "numbers counted, not pairs", hold_out_count_numbers, "as many as asked for",
+            symptom="The test set is larger than was asked for.",
+            cause="`count` numbers are taken, and each may have two pairs.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the beginning of the list", hold_out_first, "equals the reference",
+            symptom="Only small numbers are tested, and none of them is learned.",
+            cause="The order is not used.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the partners not counted", hold_out_numbers_of_first, "as many as asked for",
+            symptom="The test set is larger than was asked for.",
+            cause="The partners that come along are no part of the count.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the order inside out", hold_out_ranks, "equals the reference",
+            symptom="Nothing: it is another random split, and not the one that was asked for.",
+            cause="order[0] is the first pair's place, not the place of the first pair in the queue.",
+            seen="made for this book", chapter=10,
+        ),
+    ),
+    chapter=10,
+    points=2,
+)  # fmt: skip
+
+# --- What a bag of letters can tell ---------------------------------------------------------------
+
+
+def _ceiling_reference(source: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """For each pair its bag; of each bag the answer that is right most often."""
+    bags: dict[tuple[int, ...], list[int]] = {}
+    for row, answer in zip(source.tolist(), answers.tolist(), strict=True):
+        bags.setdefault(tuple(sorted(n for n in row if n != PAD)), []).append(answer)
+    right = sum(max(Counter(found).values()) for found in bags.values())
+    return np.asarray(right / len(answers))
+
+
+def _of_keys(keys: list, answers: Tensor) -> float:
+    counts: dict[Any, Counter] = {}
+    for key, answer in zip(keys, answers.tolist(), strict=True):
+        counts.setdefault(key, Counter())[answer] += 1
+    return sum(max(found.values()) for found in counts.values()) / len(answers)
+
+
+def ceiling_of_sets(source, answers):
+    """Which letters, not how many."""
+    return _of_keys([frozenset(row) - {PAD} for row in source.tolist()], answers)
+
+
+def ceiling_of_rows(source, answers):
+    """The rows in their order."""
+    return _of_keys([tuple(row) for row in source.tolist()], answers)
+
+
+def ceiling_of_clear_bags(source, answers):
+    """A bag with two meanings is given up."""
+    bags: dict[Any, list[int]] = {}
+    for row, answer in zip(source.tolist(), answers.tolist(), strict=True):
+        bags.setdefault(tuple(sorted(row)), []).append(answer)
+    return sum(len(found) for found in bags.values() if len(set(found)) == 1) / len(answers)
+
+
+def ceiling_of_one_each(source, answers):
+    """One pair of each bag."""
+    return len({tuple(sorted(row)) for row in source.tolist()}) / len(source)
+
+
+def ceiling_of_sums(source, answers):
+    """The sum of the numbers of the letters for the bag."""
+    return _of_keys(source.sum(1).tolist(), answers)
+
+
+def _ceiling_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, texts, answers) -> Case:
+        rows = [[LETTERS.index(letter) + FIRST for letter in text] for text in texts]
+        wide = max(map(len, rows))
+        source = [row + [PAD] * (wide - len(row)) for row in rows]
+        return Case(label, {"source": np.array(source), "answers": np.array(answers)})
+
+    def drawn(label, most, size) -> Case:
+        some = (rng.permutation(most)[:size] + 1).tolist()
+        pairs = [(_both_ways(n, long), n) for n in some for long in (False, True)]
+        pairs = [pairs[i] for i in rng.permutation(len(pairs))]
+        return case(label, *zip(*pairs, strict=True))
+
+    return [
+        case("one pair", ["IV"], [4]),
+        case("IV and VI", ["IV", "VI"], [4, 6]),
+        case("I and II", ["I", "II", "III"], [1, 2, 3]),
+        case("a bag that is one thing twice", ["XI", "IX", "XI", "V"], [11, 9, 11, 5]),
+        case("letters of one sum", ["VV", "IX"], [10, 9]),
+        drawn("the numbers below 30", 29, 29),
+        drawn("sixty pairs below 100", 99, 30),
+        drawn("fifty pairs", LARGEST, 25),
+    ]
+
+
+def _order_is_nothing(run: Run, case: Case) -> Problem | None:
+    """The letters of each row sorted: the same bags."""
+    source = np.sort(case.arguments["source"], axis=1)[:, ::-1].copy()
+    return compare(run.value(case, source=source), run.value(case), 1e-12, "the ceiling")
+
+
+def _no_doubt(run: Run, case: Case) -> Problem | None:
+    """Rows of one letter, once, twice, three times: every bag is clear."""
+    counts = np.arange(1, 5)
+    source = np.where(np.arange(4) < counts[:, None], 4, PAD)
+    got = float(run.value(case, source=source, answers=counts))
+    return None if got == 1 else Problem("1 for I, II, III, IIII", f"{got:.4g}")
+
+
+def _always_something(run: Run, case: Case) -> Problem | None:
+    """All rows alike, all answers different: one of N is right."""
+    num = len(case.arguments["answers"])
+    source = np.full((num, 3), 5)
+    got = run.value(case, source=source, answers=np.arange(num))
+    return compare(np.asarray(1 / num), got, 1e-12, "with one bag and N answers")
+
+
+CEILING = Spec(
+    name="project.ceiling",
+    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who knows all "
+    "pairs by heart, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
+    "out) and must say one answer to each bag; a number. source (N, S), answers (N), whole numbers",
+    required=("source", "answers"),
+    reference=_ceiling_reference,
+    cases=_ceiling_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the order of the letters is nothing",
+            "A bag has no order: with the letters of each source sorted nothing changes.",
+            _order_is_nothing,
+        ),
+        Check(
+            "how often a letter stands is known",
+            "A bag says how often each letter is in it: I, II and III are three bags.",
+            _no_doubt,
+        ),
+        Check(
+            "of each bag one answer is right",
+            "Where a bag means several numbers, the best thing to say is the one that is meant most often.",
+            _always_something,
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "a set for a bag", ceiling_of_sets, "how often a letter stands is known",
+            symptom="A far too low ceiling, which a trained model breaks.",
+            cause="A set does not know how often something is in it.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the order kept", ceiling_of_rows, "the order of the letters is nothing",
+            symptom="1 for any data without contradictions.",
+            cause="The rows are compared as they are.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "doubtful bags given up", ceiling_of_clear_bags, "of each bag one answer is right",
+            symptom="Too low: one of two may still be guessed.",
+            cause="A bag with two meanings counts as wrong for both.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "one pair of each bag", ceiling_of_one_each, "equals the reference",
+            symptom="Too low where two pairs of a bag mean the same.",
+            cause="The bags are counted, not the pairs that the best answer gets right.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "a sum for a bag", ceiling_of_sums, "equals the reference",
+            symptom="A little too low: different bags may have one sum.",
+            cause="The sum of the letters' numbers does not say which letters they are.",
+            seen="made for this book", chapter=6,
+        ),
+    ),
+    chapter=6,
+    points=2,
+)  # fmt: skip
+
+# --- A decoder layer ------------------------------------------------------------------------------
+
+
+def _rms(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    """Token by token: divided by the root of its mean square, times the gain."""
+    answer = np.zeros_like(x)
+    for place in np.ndindex(x.shape[:-1]):
+        square = sum(number * number for number in x[place]) / x.dtype.type(x.shape[-1])
+        answer[place] = x[place] / np.sqrt(square + EPS) * gain
+    return answer
+
+
+def _layer_reference(
+    x, memory, target_real, source_real, own, cross, widen, narrow, gains, num_heads
+):
+    """Three sublayers, each from the norm of the stream and added to the stream."""
+    past = target_real[:, None, None, :] & np.tri(x.shape[1], dtype=bool)
+    x = x + reference.multi_head(_rms(x, gains[0]), *own, num_heads, mask=past)
+    seen = source_real[:, None, None, :]
+    x = x + reference.multi_head(
+        _rms(x, gains[1]), *cross, num_heads, context=memory, mask=seen
+    )  # fmt: skip
+    wide = np.maximum(_rms(x, gains[2]) @ widen, 0)
+    return x + wide @ narrow
+
+
+def _norm(x: Tensor, gain: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * gain
+
+
+def _attend(
+    x: Tensor, context: Tensor, weights: Tensor, num_heads: int, mask: Tensor, *,
+    scale: float | None = None, empty: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Multi-head attention; `empty`: the weights of a query that sees nothing."""
+    query, key, value = (
+        (t @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        for t, w in zip((x, context, context), weights[:3], strict=True)
+    )
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ key.mT * scale).masked_fill(~mask, -torch.inf)
+    shares = scores.softmax(-1).masked_fill(~mask.any(-1, keepdim=True), empty)
+    return (shares @ value).transpose(1, 2).flatten(2) @ weights[3]
+
+
+def _masks(x: Tensor, target_real: Tensor, source_real: Tensor) -> tuple[Tensor, Tensor]:
+    order = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    return order & target_real[:, None, None, :], source_real[:, None, None, :]
+
+
+def layer_plain(
+    x, memory, target_real, source_real, own, cross, widen, narrow, gains, num_heads, *,
+    post=False, causal=True, target_padding=True, source_padding=True, scale=None, empty=0.0,
+):  # fmt: skip
+    """Right without options; each of them makes a mistake."""
+    past, seen = _masks(x, target_real, source_real)
+    if not causal:
+        past = target_real[:, None, None, :].expand(-1, 1, x.shape[1], -1)
+    if not target_padding:
+        past = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    if not source_padding:
+        seen = torch.ones_like(seen)
+    options = {"scale": scale, "empty": empty}
+    for gain, sublayer in zip(
+        gains,
+        (
+            lambda t: _attend(t, t, own, num_heads, past, **options),
+            lambda t: _attend(t, memory, cross, num_heads, seen, **options),
+            lambda t: (t @ widen).relu() @ narrow,
+        ),
+        strict=True,
+    ):
+        x = _norm(x + sublayer(x), gain) if post else x + sublayer(_norm(x, gain))
+    return x
+
+
+def layer_post_norm(*given):
+    """The wiring of 2017."""
+    return layer_plain(*given, post=True)
+
+
+def layer_without_order(*given):
+    """Padding only."""
+    return layer_plain(*given, causal=False)
+
+
+def layer_without_target_padding(*given):
+    """The order is enough, or so it seems."""
+    return layer_plain(*given, target_padding=False)
+
+
+def layer_without_source_padding(*given):
+    """The memory as it is."""
+    return layer_plain(*given, source_padding=False)
+
+
+def layer_with_nan(*given):
+    """A softmax over nothing."""
+    return layer_plain(*given, empty=float("nan"))
+
+
+def layer_scaled_by_width(*given):
+    """One over the root of D."""
+    return layer_plain(*given, scale=given[0].shape[-1] ** -0.5)
+
+
+LAYER_ARGUMENTS = (
+    "x", "memory", "target_real", "source_real", "own", "cross", "widen", "narrow", "gains",
+    "num_heads",
+)  # fmt: skip
+
+
+def _layer_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, length, keys, num_heads, d, hidden, target=(), source=()) -> Case:
+        """target and source: places (row, column) of padding."""
+        width = num_heads * d
+        real = [np.ones(shape, dtype=bool) for shape in ((batch, length), (batch, keys))]
+        for table, places in zip(real, (target, source), strict=True):
+            for place in places:
+                table[place] = False
+        own, cross = rng.normal(size=(2, 4, width, width)) / math.sqrt(width)
+        values = [
+            rng.normal(size=(batch, length, width)), rng.normal(size=(batch, keys, width)), *real,
+            own, cross, rng.normal(size=(width, hidden)) / math.sqrt(width),
+            rng.normal(size=(hidden, width)) / math.sqrt(hidden),
+            rng.uniform(0.5, 1.5, size=(3, width)), num_heads,
+        ]  # fmt: skip
+        return Case(label, dict(zip(LAYER_ARGUMENTS, values, strict=True)))
+
+    return [
+        case("one token, one letter", 1, 1, 1, 1, 4, 3),
+        case("one sentence, one head", 1, 3, 5, 1, 4, 7),
+        case("two heads", 1, 4, 3, 2, 3, 5),
+        case("padding on the right", 2, 4, 3, 2, 2, 5, [(0, 3)], [(1, 2)]),
+        case("padding on the left", 2, 3, 4, 2, 3, 5, [(1, 0)], [(0, 0), (0, 1)]),
+        case("a source of padding", 3, 3, 2, 3, 2, 4, [(2, 2)], [(1, 0), (1, 1)]),
+        case("three of each", 3, 5, 4, 2, 4, 9, [(0, 4), (1, 0), (1, 1)], [(2, 3), (0, 0)]),
+    ]
+
+
+def _direct_way(run: Run, case: Case) -> Problem | None:
+    """Sublayers that find nothing leave the stream as it is."""
+    zeros = {n: np.zeros_like(case.arguments[n]) for n in ("own", "cross", "narrow")}
+    return compare(case.arguments["x"], run.value(case, **zeros), 1e-12, "with weights of zeros")
+
+
+def _finite(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)
+    bad = int((~np.isfinite(got)).sum())
+    return Problem("numbers everywhere", f"{bad} that are NaN or infinite") if bad else None
+
+
+def _past_only(run: Run, case: Case) -> Problem | None:
+    x = case.arguments["x"].copy()
+    x[:, -1] += 1.0
+    before, after = (a[:, :-1] for a in (run.value(case), run.value(case, x=x)))
+    return compare(before, after, 1e-12, "with another last token, the tokens before it")
+
+
+def _target_padding(run: Run, case: Case) -> Problem | None:
+    real = case.arguments["target_real"]
+    x = np.where(real[..., None], case.arguments["x"], case.arguments["x"] + 1.0)
+    before, after = (a[real] for a in (run.value(case), run.value(case, x=x)))
+    return compare(before, after, 1e-12, "with other padding in the target, the real tokens")
+
+
+def _source_padding(run: Run, case: Case) -> Problem | None:
+    memory, real = case.arguments["memory"], case.arguments["source_real"]
+    memory = np.where(real[..., None], memory, memory + 1.0)
+    return compare(run.value(case), run.value(case, memory=memory), 1e-12,
+                   "with other padding in the source")  # fmt: skip
+
+
+def _memory_read(run: Run, case: Case) -> Problem | None:
+    other = run.value(case, memory=case.arguments["memory"] * 2.0 + 1.0)
+    if np.abs(other - run.value(case)).max() > 1e-6:
+        return None
+    return Problem("another output for another memory", "the same output")
+
+
+DECODER_LAYER = Spec(
+    name="project.decoder_layer",
+    statement="decoder_layer(x, memory, target_real, source_real, own, cross, widen, narrow, gains, "
+    "num_heads) -> (B, L, D), pre-norm: x + sublayer(norm(x)) three times. x (B, L, D), memory (B, S, D), "
+    "target_real (B, L) and source_real (B, S) True for what is no padding. own and cross (4, D, D): the "
+    "matrices of query, key, value, output, applied as t @ w; head h has columns h d to (h + 1) d. widen "
+    "(D, F), narrow (F, D) with a ReLU between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). "
+    "A query that may see nothing finds 0",
+    required=LAYER_ARGUMENTS,
+    reference=_layer_reference,
+    ruler=layer_plain,
+    cases=_layer_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "who sees nothing finds nothing",
+            "A query all of whose keys are hidden gets 0 from the attention, not NaN.",
+            _finite,
+        ),
+        Check(
+            "the direct way is free",
+            "With matrices of zeros each sublayer adds 0, so x must come out as it went in: the norm stands "
+            "before the sublayer, not on the stream.",
+            _direct_way,
+        ),
+        Check("the memory is read", "The second sublayer looks at the source.", _memory_read),
+        Check(
+            "the future is hidden",
+            "A token of the target must not depend on a later one.",
+            _past_only,
+            when=lambda case: case.arguments["x"].shape[1] > 1,
+        ),
+        Check(
+            "padding of the target is not looked at",
+            "With padding on the left the causal order does not hide it.",
+            _target_padding,
+            when=lambda case: not case.arguments["target_real"].all(),
+        ),
+        Check(
+            "padding of the source is not looked at",
+            "What the memory holds at padding must change nothing.",
+            _source_padding,
+            when=lambda case: not case.arguments["source_real"].all(),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "the norm on the stream", layer_post_norm, "the direct way is free",
+            symptom="Works with other weights; those of a pre-norm model give noise.",
+            cause="norm(x + f(x)), the wiring of 2017, for x + f(norm(x)).",
+            seen="made for this book", chapter=7,
+        ),
+        Mutant(
+            "a decoder without order", layer_without_order, "the future is hidden",
+            symptom="The loss falls to zero; nothing is translated.",
+            cause="The causal mask is missing from the target's own attention.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "padding left in the target", layer_without_target_padding,
+            "padding of the target is not looked at",
+            symptom="Nothing while padding stands right; with padding on the left all outputs change.",
+            cause="The order hides padding on the right only.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "padding left in the source", layer_without_source_padding,
+            "padding of the source is not looked at",
+            symptom="The translation of a sentence depends on what it is batched with.",
+            cause="The cross-attention has no mask.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a softmax over nothing", layer_with_nan, "who sees nothing finds nothing",
+            symptom="NaN in one row, and after one step in all weights.",
+            cause="All scores of a row are -inf, and the softmax divides 0 by 0.",
+            seen="pytorch issue 103963", chapter=4,
+        ),
+        Mutant(
+            "scaled by the whole width", layer_scaled_by_width, "equals the reference",
+            symptom="Right with one head; with more of them the weights are too flat.",
+            cause="Each head scores with d = D / H numbers: the root is that of d.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    chapter=9,
+    points=5,
+)  # fmt: skip
+
+# --- The score ------------------------------------------------------------------------------------
+
+
+def _words(row: list[int]) -> list[int]:
+    return row[: row.index(EOS)] if EOS in row else row
+
+
+def _distance_table(a: list[int], b: list[int]) -> int:
+    """Entry (i, j): edits that make the first j of b out of the first i of a."""
+    table = np.zeros((len(a) + 1, len(b) + 1), dtype=int)
+    table[:, 0], table[0] = range(len(a) + 1), range(len(b) + 1)
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            change = table[i - 1, j - 1] + (a[i - 1] != b[j - 1])
+            table[i, j] = min(change, table[i - 1, j] + 1, table[i, j - 1] + 1)
+    return int(table[-1, -1])
+
+
+def _report_reference(said, expected, group, num_groups):
+    """Group by group."""
+    table = np.zeros((num_groups, 3))
+    for k in range(num_groups):
+        rows = [i for i in range(len(group)) if group[i] == k]
+        if not rows:
+            continue
+        right = edits = digits = 0
+        for i in rows:
+            a, b = said[i].tolist(), expected[i].tolist()
+            right += EOS in a and _words(a) == _words(b)
+            edits += _distance_table(_words(a), _words(b))
+            digits += len(_words(b))
+        table[k] = len(rows), right / len(rows), edits / digits
+    return table
+
+
+def _report(said, expected, group, num_groups, *, distance=_distance_table, words=_words,
+            is_right=None, mean_of_rates=False, by_said=False) -> Tensor:  # fmt: skip
+    """Right without options; each of them makes a mistake."""
+    table = torch.zeros(num_groups, 3, dtype=torch.float64)
+    for k in range(num_groups):
+        rows = [(a, b) for a, b, g in zip(said.tolist(), expected.tolist(), group.tolist(),
+                                          strict=True) if g == k]  # fmt: skip
+        if not rows:
+            continue
+        right = [EOS in a and _words(a) == _words(b) if is_right is None else is_right(a, b)
+                 for a, b in rows]  # fmt: skip
+        edits = [distance(words(a), words(b)) for a, b in rows]
+        digits = [max(1, len(words(a if by_said else b))) for a, b in rows]
+        rate = sum(edits) / sum(digits)
+        if mean_of_rates:
+            rate = sum(e / d for e, d in zip(edits, digits, strict=True)) / len(rows)
+        for column, number in enumerate((len(rows), sum(right) / len(rows), rate)):
+            table[k, column] = number
+    return table
+
+
+def _place_by_place(a: list[int], b: list[int]) -> int:
+    return sum(x != y for x, y in zip(a, b, strict=False)) + abs(len(a) - len(b))
+
+
+def report_place_by_place(said, expected, group, num_groups):
+    """Digits that stand elsewhere are wrong."""
+    return _report(said, expected, group, num_groups, distance=_place_by_place)
+
+
+def report_mean_of_rates(said, expected, group, num_groups):
+    """Each sentence's own rate."""
+    return _report(said, expected, group, num_groups, mean_of_rates=True)
+
+
+def report_by_what_was_said(said, expected, group, num_groups):
+    """A share of what was said."""
+    return _report(said, expected, group, num_groups, by_said=True)
+
+
+def report_without_end(said, expected, group, num_groups):
+    """The digits agree, and that is enough."""
+    is_right = lambda a, b: _words(a) == _words(b)  # noqa: E731
+    return _report(said, expected, group, num_groups, is_right=is_right)
+
+
+def report_with_noise(said, expected, group, num_groups):
+    """The whole rows."""
+    return _report(said, expected, group, num_groups,
+                   words=lambda row: [n for n in row if n not in (PAD, EOS)])  # fmt: skip
+
+
+def _report_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def table(rows: list[list[int]], wide: int, noise: bool) -> np.ndarray:
+        full = np.zeros((len(rows), wide), dtype=int)
+        for place, row in enumerate(rows):
+            rest = wide - len(row)
+            full[place] = row + (rng.integers(4, 14, size=rest).tolist() if noise else [PAD] * rest)
+        return full
+
+    def case(label, pairs, group, num_groups, *, extra=0, noise=False) -> Case:
+        """pairs: what was said and what was expected, as digits; a final ! for no EOS."""
+        said, expected = (
+            [[int(c) + 4 for c in text.rstrip("!")] + [EOS] * (not text.endswith("!"))
+             for text in texts] for texts in zip(*pairs, strict=True)
+        )  # fmt: skip
+        wide = [max(map(len, rows)) for rows in (said, expected)]
+        said = table(said, wide[0] + extra, noise)
+        arguments = {"said": said, "expected": table(expected, wide[1], False)}
+        return Case(label, arguments | {"group": np.array(group), "num_groups": num_groups})
+
+    def drawn(label, count, num_groups, extra) -> Case:
+        pairs = []
+        for _ in range(count):
+            right = str(rng.integers(1, 4000))
+            said = "".join(c for c in right if rng.random() < 0.8)
+            said += str(rng.integers(0, 10)) * (rng.random() < 0.3)
+            pairs.append((right if rng.random() < 0.4 else said, right))
+        group = rng.integers(0, num_groups, size=count).tolist()
+        return case(label, pairs, group, num_groups, extra=extra, noise=extra > 0)
+
+    return [
+        case("one right", [("24", "24")], [0], 1),
+        case("one digit wrong", [("29", "24")], [0], 1),
+        case("a digit missing in front", [("994", "1994")], [0], 1),
+        case("a short one and a long one", [("7", "9"), ("1994", "1994")], [0, 0], 1),
+        case("nothing said", [("", "24"), ("3", "3")], [0, 0], 1, extra=2, noise=True),
+        case("one without end", [("24!", "24"), ("1", "13")], [0, 0], 1),
+        case("two groups, one empty", [("40", "44"), ("6", "6"), ("416", "46")], [2, 0, 2], 3),
+        case("more said than asked", [("2424", "24"), ("9", "9")], [1, 1], 2, extra=1, noise=True),
+        drawn("twenty", 20, 3, 0),
+        drawn("forty, and talk after the end", 40, 4, 2),
+    ]
+
+
+def _column(number: int, what: str):
+    def test(run: Run, case: Case) -> Problem | None:
+        expected, got = run.expected(case)[0][:, number], run.value(case)[:, number]
+        return compare(expected, got, 1e-12, what)
+
+    return test
+
+
+def _perfect(run: Run, case: Case) -> Problem | None:
+    table = run.value(case, said=case.arguments["expected"])
+    wanted = run.expected(case)[0].copy()
+    wanted[:, 1], wanted[:, 2] = wanted[:, 0] > 0, 0
+    return compare(wanted, table, 1e-12, "with the right answers for all")
+
+
+def _talk_after(run: Run, case: Case) -> Problem | None:
+    said = case.arguments["said"].copy()
+    for row in said:
+        if EOS in row:
+            row[row.tolist().index(EOS) + 1 :] = 9
+    return compare(run.value(case), run.value(case, said=said), 1e-12, "with talk after EOS")
+
+
+REPORT = Spec(
+    name="project.report",
+    statement="report(said, expected, group, num_groups): float64 (K, 3), for each group 0 to K - 1: how many "
+    "rows it has, the share of them that is exactly right, and its digit error rate: the edit distances of its "
+    "rows added up, over the digits expected in its rows. said (B, L), expected (B, M), group (B). A row's "
+    "digits are what stands before its first EOS = 2, or all of it without one; expected has EOS in each row. "
+    "A row of said without EOS is never exactly right. A group without rows gets three zeros",
+    required=("said", "expected", "group", "num_groups"),
+    reference=_report_reference,
+    cases=_report_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the right answers are right",
+            "Whoever says what was expected has share 1 and error rate 0 in each group that has rows.",
+            _perfect,
+        ),
+        Check(
+            "after the end nothing counts",
+            "What stands behind EOS was never said.",
+            _talk_after,
+        ),
+        Check("rows are counted", "The first column counts the rows of a group.", _column(0, "rows")),
+        Check(
+            "exactly right, to the end",
+            "A row is right if its digits are all right and it ends after them.",
+            _column(1, "shares"),
+        ),
+        EQUAL,
+    ),
+    mutants=(
+        Mutant(
+            "place by place", report_place_by_place, "equals the reference",
+            symptom="994 for 1994 has four mistakes; it lacks one digit.",
+            cause="Digits are compared where they stand, though one that is missing moves the rest.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "a mean of rates", report_mean_of_rates, "equals the reference",
+            symptom="A mistake in a number of one digit weighs as much as four in a number of four.",
+            cause="Each row is divided by its own length before the mean.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "a share of what was said", report_by_what_was_said, "equals the reference",
+            symptom="Who talks more errs less.",
+            cause="The edits are divided by the digits of the answer, not of the solution.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "the end not asked for", report_without_end, "exactly right, to the end",
+            symptom="A model that was cut off after the right digits is right.",
+            cause="The digits are compared without asking whether the row has an EOS.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "talk after the end", report_with_noise, "after the end nothing counts",
+            symptom="A large error rate for a perfect model that is not stopped at EOS.",
+            cause="PAD and EOS are filtered out, and what stands behind EOS stays.",
+            seen="made for this book", chapter=11,
+        ),
+    ),
+    chapter=10,
+    points=3,
+)  # fmt: skip
+
+# --- The hunt: a decoder and its loss -------------------------------------------------------------
+
+
+def _heads(x: Tensor, num_heads: int) -> Tensor:
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def loss_plain(
+    target, table, memory, source_real, num_heads, *, shift=True, causal=True, ignore=PAD,
+    keys="memory", padding="each", axis=-1, scale=None, hidden=-torch.inf, mean="words", split=_heads,
+):  # fmt: skip
+    """Right without options; each of them makes a mistake."""
+    read, say = (target[:, :-1], target[:, 1:]) if shift else (target[:, :-1], target[:, :-1])
+    x = table[read]
+    order = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    real = source_real[:1].expand_as(source_real) if padding == "first" else source_real
+    root = (x.shape[-1] // num_heads) ** -0.5 if scale is None else scale(x.shape[-1])
+
+    def attend(x, context, mask, axis=-1):
+        query, key = split(x, num_heads), split(context, num_heads)
+        shares = (query @ key.mT * root).masked_fill(~mask, hidden).softmax(axis)
+        return x + (shares.nan_to_num(0.0) @ key).transpose(1, 2).reshape(x.shape)
+
+    x = attend(x, x, order if causal else torch.ones_like(order))
+    if keys == "memory":
+        x = attend(x, memory, real[:, None, None, :], axis)
+    else:
+        x = attend(x, x, order)
+    logits = x @ table.mT
+    if mean == "sentences":
+        rows = [
+            F.cross_entropy(a, b, ignore_index=ignore) for a, b in zip(logits, say, strict=True)
+        ]
+        return torch.stack(rows).mean()
+    return F.cross_entropy(logits.flatten(0, 1), say.flatten(), ignore_index=ignore)
+
+
+def loss_by_loops(target, table, memory, source_real, num_heads):
+    """Sentence by sentence, head by head, word by word; no padding is ever touched."""
+    d, total, count = table.shape[1] // num_heads, 0.0, 0
+    for ids, notes, real in zip(target.tolist(), memory, source_real, strict=True):
+        ids = [n for n in ids if n != PAD]
+        notes, x = notes[real], table[ids[:-1]]
+        for own in (True, False):
+            found = []
+            for i in range(len(x)):
+                context = x[: i + 1] if own else notes
+                heads = []
+                for h in range(num_heads):
+                    some = context[:, h * d : (h + 1) * d]
+                    shares = (some @ x[i, h * d : (h + 1) * d] / d**0.5).softmax(0)
+                    heads.append(shares @ some)
+                found.append(torch.cat(heads))
+            x = x + torch.stack(found)
+        for row, word in zip(x @ table.T, ids[1:], strict=True):
+            total = total + row.logsumexp(0) - row[word]
+            count += 1
+    return total / count
+
+
+def loss_by_torch(target, table, memory, source_real, num_heads):
+    """PyTorch's own attention."""
+    x = table[target[:, :-1]]
+    for context, mask in ((None, None), (memory, source_real[:, None, None, :])):
+        query = _heads(x, num_heads)
+        key = query if context is None else _heads(context, num_heads)
+        found = F.scaled_dot_product_attention(query, key, key, mask, is_causal=mask is None)
+        x = x + found.transpose(1, 2).flatten(2)
+    logits = torch.einsum("bld,vd->bvl", x, table)
+    return F.cross_entropy(logits, target[:, 1:], ignore_index=PAD)
+
+
+def loss_by_einsum(target, table, memory, source_real, num_heads):
+    """The heads as an axis of einsum; the mean as a product with weights."""
+    read, say = target[:, :-1], target[:, 1:]
+    x = table[read]
+    order = torch.arange(read.shape[1])
+    sees = (order[None, :] <= order[:, None])[None, None]
+    for own, mask in ((True, sees), (False, source_real[:, None, None])):
+        q, k = (t.unflatten(-1, (num_heads, -1)) for t in (x, x if own else memory))
+        scores = torch.einsum("blhd,bshd->bhls", q, k) / q.shape[-1] ** 0.5
+        scores = torch.where(mask, scores, -torch.inf)
+        shares = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+        x = x + torch.einsum("bhls,bshd->blhd", shares, k).flatten(2)
+    logits = torch.einsum("bld,vd->blv", x, table)
+    surprise = logits.logsumexp(-1) - logits.gather(-1, say[..., None])[..., 0]
+    counts = (say != PAD).to(surprise.dtype)
+    return (surprise * counts).sum() / counts.sum()
+
+
+def _wrong(**option: Any):
+    """The loss with one mistake."""
+    return lambda *given: loss_plain(*given, **option)
+
+
+def _split_by_view(x: Tensor, num_heads: int) -> Tensor:
+    return x.reshape(len(x), num_heads, x.shape[1], -1)
+
+
+HUNT = Hunt(
+    name="project.hunt",
+    function="test_decoder_loss",
+    statement="decoder_loss(target, table, memory, source_real, num_heads): the loss of a small decoder. "
+    "target (B, T), BOS = 1, digits, EOS = 2, then PAD = 0; table (V, D); memory (B, S, D); source_real (B, S), "
+    "at least one True in each row",
+    right={
+        "plain": loss_plain,
+        "loops": loss_by_loops,
+        "torch": loss_by_torch,
+        "einsum": loss_by_einsum,
+    },
+    mutants=(
+        Mutant(
+            "teacher forcing not shifted", _wrong(shift=False), "a test",
+            symptom="The loss falls to nearly nothing; the model says what it has just read.",
+            cause="The word that is read is also the word to be said.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "padding counted", _wrong(ignore=-100), "a test",
+            symptom="The loss depends on how long the longest sentence of the batch is.",
+            cause="PAD is a word to be said like any other.",
+            seen="source notes, 001:1537", chapter=10,
+        ),
+        Mutant(
+            "no causal mask", _wrong(causal=False), "a test",
+            symptom="A word that comes later changes what is predicted before it.",
+            cause="The order is missing from the target's own attention.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "cross-attention to itself", _wrong(keys="own"), "a test",
+            symptom="Another source gives the same loss.",
+            cause="Keys and values of the second attention come from the decoder.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "the first row's padding for all", _wrong(padding="first"), "a test",
+            symptom="A sentence's loss depends on the sentence that stands first in its batch.",
+            cause="The mask lacks its batch axis.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "softmax over the queries", _wrong(axis=-2), "a test",
+            symptom="The weights of one key sum to 1, not those of one query.",
+            cause="The wrong axis of the scores, in the cross-attention.",
+            seen="made for this book", chapter=1,
+        ),
+        Mutant(
+            "scaled by the whole width", _wrong(scale=lambda width: width**-0.5), "a test",
+            symptom="Right with one head, too flat with several.",
+            cause="The root of D for the root of d = D / H.",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "hidden scores are 0", _wrong(hidden=0.0), "a test",
+            symptom="What is hidden still gets a share.",
+            cause="Scores are multiplied by the mask, or filled with 0, and exp(0) is 1.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "a mean of means", _wrong(mean="sentences"), "a test",
+            symptom="Right where all sentences have one length; else short ones weigh too much.",
+            cause="The mean is taken in each sentence, then over the sentences.",
+            seen="transformers issue 46731", chapter=10,
+        ),
+        Mutant(
+            "heads cut from the tokens", _wrong(split=_split_by_view), "a test",
+            symptom="Right with one head; with several a head holds parts of other tokens.",
+            cause="view(B, H, L, d) without a transpose.",
+            seen="made for this book", chapter=5,
+        ),
+    ),
+    points=6,
+    minutes=60,
+    difficulty="challenge",
+    chapter=10,
+)  # fmt: skip
+
+# --- All of it ------------------------------------------------------------------------------------
+
+ASSIGNMENT = Assignment(
+    name="project",
+    title="A year in stone",
+    weeks="9-10",
+    chapters=tuple(range(1, 12)),
+    parts=(
+        Task(WRITE, "write", minutes=20, difficulty="warm-up"),
+        Task(READ, "read", minutes=25, difficulty="core"),
+        Task(HOLD_OUT, "hold_out", minutes=25, difficulty="core"),
+        Written(
+            "project-leak",
+            "explanation",
+            points=4,
+            minutes=25,
+            rubric="1: XIV and XIIII are one question with one answer, so a pair held out alone may be "
+            "answered from its partner, which was learned. 1: what is counted is right: of the numbers, 1,952 "
+            "have two writings, so 3,904 pairs have a partner; drawn one by one, about 9 of 10 partners lie in "
+            "the training set. 1: the score would then be too high, or say nothing about new numbers, however "
+            "large the test set. 1: something that this split still can not see, with a reason: the test numbers "
+            "come from the same range and rules (no mixed writings, nothing above 3999), nearly all digits and "
+            "neighbors were seen, short numbers are rare.",
+        ),
+        Task(CEILING, "ceiling", minutes=25, difficulty="core"),
+        Task(
+            DECODER_LAYER,
+            "decoder_layer",
+            minutes=70,
+            difficulty="challenge",
+            forbidden=(
+                "F.scaled_dot_product_attention",
+                "F.multi_head_attention_forward",
+                "nn.MultiheadAttention",
+                "nn.TransformerDecoderLayer",
+            ),
+        ),
+        HUNT,
+        Task(REPORT, "report", minutes=40, difficulty="core"),
+        Written(
+            "project-training",
+            "experiment",
+            points=5,
+            minutes=60,
+            rubric="1: the model is trained on pairs made by write and hold_out, with the seed and the number of "
+            "steps named, and no number stands on both sides. 1: a curve of the loss. 1: the table of report for "
+            "short and long numerals that were held out. 1: what the table shows is said in words, with at least "
+            "one mistake read out (or, where there is none, a shorter training in which there are some). 1: "
+            "decoder_layer is compared with the trained layer, and the largest difference is named and judged "
+            "against the rounding of float32.",
+        ),
+        Written(
+            "project-ablation",
+            "experiment",
+            points=5,
+            minutes=70,
+            rubric="1: a prediction, written before the runs, for both changes. 1: a table or bars of at least "
+            "three runs that differ in one thing each, with steps and seeds. 1: without positions in the encoder "
+            "the exact match over all pairs is compared with the ceiling, and not above it. 1: a picture of the "
+            "cross-attention of one numeral, rows and columns labeled, and a sentence about it that the picture "
+            "supports. 1: honest about chance: one seed, or two that differ, and no more claimed than they carry.",
+        ),
+        Written(
+            "project-report",
+            "explanation",
+            points=4,
+            minutes=60,
+            rubric="About 300 words (250 to 350). 1: question, data and split, so that somebody could repeat it: "
+            "sizes, steps, seed, time. 1: the results as numbers that stand in the notebook, for both writings, "
+            "and what changed in the ablation. 1: why: why a bag of letters is not enough, with two numerals that "
+            "share one, and what order the positions give back. 1: limits and a next step: what the score does "
+            "not show, and an experiment that would show it.",
+        ),
+    ),
+)

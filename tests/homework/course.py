@@ -1,0 +1,96 @@
+"""Submissions for the tests: the students' version of an assignment, filled in as students would."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import homework as tool  # tools/homework.py
+from tested_transformer.homework.assignments import assignment
+from tested_transformer.homework.reading import read_submission
+from tested_transformer.homework.slicing import needed_for
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = Path(__file__).parent / "submissions"
+MARKS = re.compile(r"^# marks: (\S+) (\S+) (.*)$", re.MULTILINE)
+
+
+@dataclass
+class Expected:
+    """The marks that a submission must get; a task that is not named was not written."""
+
+    points: dict[str, float] = field(default_factory=dict)
+    verdicts: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, set[str]] = field(default_factory=dict)  # by task, "" for the file
+
+
+def course(folder: Path) -> Path:
+    """A copy of the course's folder: nbgrader writes beside the sources."""
+    shutil.copytree(ROOT / "homework" / "source", folder / "source")
+    shutil.copy(ROOT / "homework" / "nbgrader_config.py", folder)
+    return folder
+
+
+def solution_cells(name: str) -> dict[str, str]:
+    """The text of every solution cell of an assignment, by the cell's id."""
+    notebook = json.loads(tool.notebook(name).read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["metadata"]["nbgrader"]["solution"]]
+    return {
+        cell["metadata"]["nbgrader"]["grade_id"]: tool.MARKER.sub("", "".join(cell["source"]))
+        for cell in cells
+    }
+
+
+def filled(released: dict, answers: dict[str, str]) -> dict:
+    """The students' notebook with these texts in the cells of these ids."""
+    notebook = copy.deepcopy(released)
+    for cell in notebook["cells"]:
+        name = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        cell["source"] = answers.get(name, cell["source"])
+    return notebook
+
+
+def with_code(released: dict, code: str) -> dict:
+    """The students' notebook with a code in the cell of the function that it defines, or at the end."""
+    notebook = copy.deepcopy(released)
+    names = re.findall(r"^def (\w+)", code, re.MULTILINE)
+    for cell in notebook["cells"]:
+        stub = re.search(r"^def (\w+)", "".join(cell["source"]), re.MULTILINE)
+        solution = cell["metadata"].get("nbgrader", {}).get("solution")
+        if solution and stub and stub[1] in names:
+            cell["source"] = code
+            return notebook
+    last = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook["cells"].append({**last, "id": "added", "source": code})
+    return notebook
+
+
+def stored() -> dict[str, tuple[str, Expected]]:
+    """The stored submissions: name -> code, and the marks that stand at its top."""
+    return {path.stem: _read(path) for path in sorted(STORED.glob("*.py"))}
+
+
+def _read(path: Path) -> tuple[str, Expected]:
+    code = path.read_text(encoding="utf-8")
+    expected = Expected()
+    for task, points, rest in MARKS.findall(code):
+        verdict, *flags = [word.strip() for word in rest.split(";")]
+        expected.points[task] = float(points)
+        expected.verdicts[task] = verdict
+        expected.flags[task] = set(flags)
+    of_file = re.search(r"^# file: (.*)$", code, re.MULTILINE)
+    expected.flags[""] = set(of_file[1].split("; ")) if of_file else set()
+    return code, expected
+
+
+def functions(name: str) -> dict:
+    """The solutions of an assignment's code tasks and of its hunt, executed here."""
+    source = read_submission(tool.notebook(name))
+    space: dict = {}
+    for part in assignment(name).coded:
+        exec(needed_for(source.code, part.function), space)
+    return space

@@ -1,0 +1,211 @@
+"""Every assignment, in one process: solutions get full marks, mistakes lose theirs, stubs get none."""
+
+import ast
+import json
+import re
+import time
+
+import pytest
+from course import ROOT, functions, solution_cells
+
+import homework as tool
+from spec_tools import assert_spec_is_sound
+from tested_transformer.homework import check
+from tested_transformer.homework.assignments import NAMES, assignment, part
+from tested_transformer.homework.forbidden import uses
+from tested_transformer.homework.marking import hunt_marks
+from tested_transformer.homework.reading import Source, is_stub, read_submission
+from tested_transformer.homework.session import _need_small
+from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task, judge_hunt
+from tested_transformer.specs.judge import judge
+
+pytestmark = pytest.mark.plain_types
+EVERY = [each for name in NAMES for each in assignment(name).coded]
+TASKS = [each for each in EVERY if isinstance(each, Task)]
+HUNTS = [each for each in EVERY if isinstance(each, Hunt)]
+NOTEBOOKS = {name: json.loads(tool.notebook(name).read_text(encoding="utf-8")) for name in NAMES}
+SOLUTIONS = {name: functions(name) for name in NAMES}
+HEADINGS = re.compile(
+    r"^## \S+ (.+)\n\n\*(\S+) points? · (\d+) minutes · ([\w-]+)\*$", re.MULTILINE
+)
+
+
+def named(each):
+    return each.name
+
+
+def solution(each):
+    return SOLUTIONS[each.name.partition(".")[0]][each.function]
+
+
+def text_of(name):
+    return "\n\n".join("".join(cell["source"]) for cell in NOTEBOOKS[name]["cells"])
+
+
+# ------------------------------------------------------------------------------------- the course
+
+
+def test_eight_assignments_and_a_project_fill_ten_weeks():
+    assert (*(f"hw0{n}" for n in range(1, 9)), "project") == NAMES
+    assert [assignment(name).weeks for name in NAMES] == [*map(str, range(1, 9)), "9-10"]
+    chapters = {chapter for name in NAMES for chapter in assignment(name).chapters}
+    assert chapters >= set(range(1, 12))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_assignment_has_the_parts_of_one(name):
+    homework = assignment(name)
+    assert homework.name == name
+    assert homework.points == (40 if name == "project" else 20)
+    assert 3 <= sum(isinstance(each, Task) for each in homework.parts) <= 6
+    assert sum(isinstance(each, Hunt) for each in homework.parts) == 1
+    assert {each.kind for each in homework.written} == {"explanation", "experiment"}
+    assert 3 * sum(each.points for each in homework.written) >= homework.points
+    assert all(each.difficulty in DIFFICULTIES for each in homework.coded)
+    assert len({each.difficulty for each in homework.coded}) >= 2
+    for each in homework.coded:
+        assert each.name.startswith(f"{name}.")
+        assert part(each.name) is each
+    assert all(each.name.startswith(f"{name}-") and each.rubric for each in homework.written)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_notebook_says_points_and_minutes_as_the_module(name):
+    homework = assignment(name)
+    said = [(float(points), int(minutes), word)
+            for _, points, minutes, word in HEADINGS.findall(text_of(name))]  # fmt: skip
+    wanted = [(float(each.points), each.minutes, getattr(each, "difficulty", None) or each.kind)
+              for each in homework.parts]  # fmt: skip
+    assert said == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_notebook_asks_for_every_part(name):
+    homework = assignment(name)
+    cells = {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in NOTEBOOKS[name]["cells"]}
+    assert len(cells) == len(NOTEBOOKS[name]["cells"])
+    for each in homework.coded:
+        assert f'check("{each.name}", {each.function})' in text_of(name)
+    for each in homework.written:
+        marked = cells[each.name]["metadata"]["nbgrader"]
+        assert (marked["grade"], marked["points"]) == (True, each.points)
+    graded = [c for c in cells.values() if c["metadata"]["nbgrader"]["grade"]]
+    assert len(graded) == len(homework.written)  # nbgrader must never mark code by itself
+    assert not any(cell.get("outputs") for cell in cells.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_alone_has_no_dead_link(name):
+    """A student may get the notebook and nothing else."""
+    assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_students_get_stubs_and_no_solution(name):
+    for cell in NOTEBOOKS[name]["cells"]:
+        marked, text = cell["metadata"]["nbgrader"], "".join(cell["source"])
+        if not marked["solution"]:
+            assert "SOLUTION" not in text
+            continue
+        assert len(tool.MARKER.findall(text)) == 2, marked["grade_id"]
+        left = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "...", text, flags=re.DOTALL)
+        if cell["cell_type"] == "code" and (found := re.search(r"^def (\w+)", left, re.MULTILINE)):
+            assert is_stub(Source(left), found[1]), marked["grade_id"]
+
+
+# ------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_the_solution_gets_full_marks(task, seed):
+    verdict = judge(task.spec, solution(task), seed=seed)
+    assert verdict.passed, verdict
+    assert not verdict.skipped
+
+
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_a_stub_gets_none(task):
+    assert check(task.name, lambda *arguments: ...).unwritten
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_every_mistake_is_rejected_with_a_message_of_its_own(task):
+    assert_spec_is_sound(task.spec)
+    assert len(task.spec.mutants) >= 3
+    messages = [(mutant.name, mutant.cause) for mutant in task.spec.mutants]
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_a_task_can_go_to_a_jail(task):
+    """Every argument by place, no weights to put in, and the answer is read here."""
+    assert task.spec.build(solution(task), {}) is solution(task)
+    for case in task.spec.cases(1):
+        assert set(case.arguments) == set(task.spec.required)
+        _need_small(
+            [value for value in case.tensors().values() if not isinstance(value, (str, int))]
+        )
+
+
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_a_solution_uses_nothing_forbidden_and_nothing_of_the_book(task):
+    name = task.name.partition(".")[0]
+    code = needed_for(read_submission(tool.notebook(name)).code, task.function)
+    assert not [word for word in task.forbidden if uses(Source(code), word)]
+    imports = [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom | ast.Import)
+    ]
+    assert not [node for node in imports if "tested_transformer" in ast.unparse(node)]
+
+
+def test_a_check_takes_less_than_a_second():
+    for each in EVERY:
+        check(each.name, solution(each))  # the mutants' answers are drawn once
+        start = time.process_time()
+        check(each.name, solution(each))
+        assert time.process_time() - start < 5, (
+            each.name
+        )  # a bound against hanging, not a benchmark
+
+
+# ------------------------------------------------------------------------------------------- hunts
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("hunt", HUNTS, ids=named)
+def test_the_model_test_catches_all(hunt, seed):
+    verdict = judge_hunt(hunt, solution(hunt), seed=seed)
+    assert verdict, verdict
+    assert hunt_marks(verdict).points == hunt.points
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=named)
+def test_each_wrong_implementation_costs_its_share(hunt):
+    """A test that knows what each mutant does, but for one, gets all but its share."""
+    raised = judge_hunt(hunt, solution(hunt))
+    assert len(raised.caught) == len(hunt.mutants) >= 6
+    assert len(hunt.right) >= 2
+    assert len({mutant.symptom for mutant in hunt.mutants}) == len(hunt.mutants)
+    for mutant in hunt.mutants:
+        alone = Hunt(hunt.name, hunt.function, "", {}, (mutant,), 1, 1, "core", 1)
+        assert judge_hunt(alone, solution(hunt)).points == 1
+        assert judge_hunt(alone, lambda implementation: None).points == 0
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=named)
+def test_no_test_at_all_gets_nothing(hunt):
+    assert judge_hunt(hunt, lambda implementation: None).points == 0
+
+    def refuses(implementation):
+        raise AssertionError
+
+    assert judge_hunt(hunt, refuses).points == 0
+
+
+def test_every_solution_cell_is_read():
+    for name in NAMES:
+        assert solution_cells(name)
+        assert (ROOT / "homework" / "source" / name).is_dir()

@@ -1,0 +1,252 @@
+"""Marking and grading in one process: what does not need a jail, and what must be refused."""
+
+import json
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from tested_transformer.homework import __main__ as command
+from tested_transformer.homework import grading
+from tested_transformer.homework.assignments import NAMES, assignment, part
+from tested_transformer.homework.finding import find_submissions
+from tested_transformer.homework.grading import FAILED, grade
+from tested_transformer.homework.jail import JailMissing, Limits
+from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
+from tested_transformer.homework.tasks import Hunt, check, judge_hunt
+from tested_transformer.specs.judge import Mutant
+
+pytestmark = pytest.mark.plain_types
+HOMEWORK = assignment("hw01")
+
+
+def notebook(path, code):
+    cell = {"cell_type": "code", "metadata": {}, "source": code, "outputs": []}
+    path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
+    return path
+
+
+# --------------------------------------------------------------------------------------- the hunt
+
+
+def mutant(name, function):
+    return Mutant(name, function, "the hunt", symptom=f"{name}.", cause="", seen="here", chapter=1)
+
+
+HUNT = Hunt(
+    "a.hunt", "test_it", "double a number", {"twice": lambda x: 2 * x, "sum": lambda x: x + x},
+    (mutant("square", lambda x: x * x), mutant("fails", lambda x: x[0]), mutant("one", lambda x: 1)),
+    points=4, minutes=1, difficulty="core", chapter=1,
+)  # fmt: skip
+
+
+def test_a_hunt_gives_the_share_that_is_caught():
+    def finds_all(f):
+        assert f(3) == 6
+
+    def finds_two(f):
+        assert f(2) == 4
+
+    assert judge_hunt(HUNT, finds_all)
+    assert judge_hunt(HUNT, finds_all).points == 4
+    some = judge_hunt(HUNT, finds_two)
+    assert (some.points, bool(some)) == (2.67, False)
+    assert [m.name for m in some.missed] == ["square"]
+    assert "square." in repr(some)
+
+
+def test_a_test_that_refuses_what_is_right_gets_nothing():
+    def picky(f):
+        assert f(3) == 7
+
+    verdict = judge_hunt(HUNT, picky)
+    assert verdict.points == 0
+    assert "A right implementation is refused: AssertionError" in repr(verdict)
+
+
+def test_a_value_that_is_returned_is_no_verdict():
+    verdict = judge_hunt(HUNT, lambda f: f(3) == 6 if f.__class__ else None)
+    assert verdict.points < 4
+    assert verdict.returned
+    assert "assert what must hold" in repr(verdict)
+
+
+def test_the_order_is_drawn_and_the_implementations_are_disguised():
+    orders = set()
+    for seed in range(8):
+        seen = []
+
+        def look(f, seen=seen):
+            assert "lambda" not in repr(f)
+            try:
+                seen.append(f(3))
+            except TypeError as error:
+                seen.append(str(error))
+
+        judge_hunt(HUNT, look, seed=seed)
+        orders.add(tuple(seen))
+        assert set(seen) == {6, 9, 1, "the implementation on trial raised this"}
+    assert len(orders) > 3
+
+
+# ------------------------------------------------------------------------------------------ check
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        (3, TypeError, "name: expected the name of a task, got int"),
+        ("hw01.huntt", ValueError, "hw01.hunt"),
+        ("hw99.hunt", ValueError, r"a task, such as hw\d\d.hunt"),
+        ("hw01", ValueError, "expected a task, such as"),
+    ],
+)
+def test_a_name_that_nobody_has_is_refused(name, kind, words):
+    with pytest.raises(kind, match=words):
+        check(name, lambda: None)
+
+
+def test_an_assignment_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="assignment: expected one of hw01"):
+        assignment("hw99")
+
+
+def test_names_are_in_order():
+    assert NAMES[:3] == ("hw01", "hw02", "hw03")
+    assert NAMES[-1] == "project"
+    assert all(part(each.name) is each for name in NAMES for each in assignment(name).coded)
+
+
+# ---------------------------------------------------------------------------------------- the batch
+
+
+def bare(path, out, **options):
+    """Grade our own code, here."""
+    return grade(path, HOMEWORK, out, without_jail_for_my_own_code=True, **options)
+
+
+def test_a_folder_is_graded_in_order_and_kept(tmp_path):
+    notebook(tmp_path / "s02.ipynb", "def look_up(*a): ...")
+    (tmp_path / "s01.ipynb").write_text("")
+    first = bare(tmp_path, tmp_path / "out", seed=3)
+    assert [one.id for one in first] == ["s01", "s02"]
+    assert first[0].flags == ("empty",)
+    kept = next((tmp_path / "out" / "marks").glob("s01-*.json"))
+    assert from_json(kept.read_text()) == first[0]
+    kept.write_text("not JSON")
+    assert bare(tmp_path, tmp_path / "out") == first
+    assert from_json(kept.read_text()) == first[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"jobs": 0}, "jobs: expected 1 or more, got 0"),
+        ({"path": "nothing"}, "path: expected a folder or a zip"),
+        ({"path": "empty"}, "submissions: expected notebooks"),
+        ({"homework": "hw02"}, "out: expected a folder of its own for hw02"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, words):
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (tmp_path / "empty").mkdir()
+    (folder / "s01.ipynb").write_text("")
+    bare(folder, tmp_path / "out")
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    path = tmp_path / change.get("path", "class")
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        grade(path, assignment(change.get("homework", "hw01")), tmp_path / "out",
+              jobs=change.get("jobs", 1), without_jail_for_my_own_code=True)  # fmt: skip
+    assert before == {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+
+
+def test_without_bubblewrap_nothing_is_marked_and_the_way_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tested_transformer.homework.jail.shutil.which", lambda name: None)
+    notebook(tmp_path / "s01.ipynb", "X = 1")
+    with pytest.raises(JailMissing):
+        grade(tmp_path, HOMEWORK, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
+    assert command.main(words) == 2
+    said = capsys.readouterr().err
+    assert "apt install bubblewrap" in said
+    assert "--without-jail-for-my-own-code" in said
+
+
+def test_a_process_of_ours_that_dies_costs_one_submission(tmp_path, monkeypatch):
+    for name in ("s01", "s02", "s03"):
+        (tmp_path / f"{name}.ipynb").write_text("")
+    todo = find_submissions(tmp_path)
+
+    def pool(some, how, jobs):
+        for one in some:
+            if one.id == "s02":
+                return
+            yield Marks(one.id, how[0])
+
+    monkeypatch.setattr(grading, "_in_pool", pool)
+    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2)}
+    assert marks == {"s01": (), "s02": (FAILED,), "s03": ()}
+    assert BrokenProcessPool  # what _in_pool turns into an early end
+
+
+def test_a_failure_of_ours_is_not_kept(tmp_path):
+    (tmp_path / "s01.ipynb").write_text("")
+    one = find_submissions(tmp_path)[0]
+    (tmp_path / "marks").mkdir()
+    for marks, found in (
+        (Marks("s01", "hw01", one.digest), True),
+        (grading.failed(one, "hw01", "why"), False),
+    ):
+        write_whole(grading._place(tmp_path, "s01"), marks.to_json())
+        assert (grading._kept(tmp_path, one, "") is not None) == found
+
+
+def test_the_key_changes_with_seed_and_limits():
+    keys = {
+        grading.run_key(HOMEWORK, seed, Limits(wall_seconds=s)) for seed in (1, 2) for s in (1, 2)
+    }
+    assert len(keys) == 4
+    assert grading.run_key(HOMEWORK, 1, Limits()) == grading.run_key(HOMEWORK, 1, Limits())
+
+
+def test_marks_survive_their_file():
+    marks = Marks(
+        "s01", "hw01", "d", ("x",), ("y",), {"a": PartMarks(1.5, 2, "wrong", ("z",))}, {"w": "ü"}
+    )
+    assert from_json(marks.to_json()) == marks
+    for text in ("{}", "[]", '{"parts": {"a": 3}}', '{"parts": {}, "other": 1}'):
+        with pytest.raises(ValueError, match="these are no marks"):
+            from_json(text)
+
+
+# -------------------------------------------------------------------------------------- self-check
+
+
+def test_self_check_finds_the_assignment_and_sums_it_up(tmp_path, capsys):
+    code = """
+def one_way(w_query, w_key):
+    m = w_query @ w_key.mT
+    return (((m - m.mT) / 2) ** 2).sum((-1, -2)) / (m**2).sum((-1, -2))
+
+def look_up(labels, value, asked, sharpness):
+    return value
+"""
+    path = notebook(tmp_path / "mine.ipynb", code)
+    assert command.main(["self-check", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("hw01: ")
+    assert "✓ hw01.one_way" in said
+    assert "✗ hw01.look_up" in said
+    assert "2 of 13 points" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "there is no notebook"), ("", "The file is empty")]
+)
+def test_self_check_of_nothing_says_so(tmp_path, capsys, text, words):
+    path = tmp_path / "mine.ipynb"
+    if text is not None:
+        path.write_text(text)
+    assert command.main(["self-check", str(path)]) == 2
+    assert words in capsys.readouterr().err
