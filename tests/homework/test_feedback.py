@@ -143,10 +143,13 @@ def test_what_is_typed_stays_text(make):
     assert page.tags.count("style") == page.tags.count("main") == 1
 
 
-@given(st.text(st.characters()))
+def test_what_no_file_should_hold_is_replaced():
+    assert prose("a\0b\x1b[31m\ud800\t\n") == "a\ufffdb\ufffd[31m\ufffd\t\n"
+
+
+@given(st.text(st.characters(codec="utf-8")))
 def test_any_text_is_shown(text):
     shown = prose(text)
-    shown.encode("utf-8")
     tags = re.findall("<[^>]*>", shown)
     assert set(tags) <= {"<code>", "</code>"}
     assert Page(f"<p>{shown}</p>").tags[0] == "p"
@@ -292,7 +295,18 @@ def test_the_summary_counts():
 
 
 def test_the_summary_is_the_same_from_marks_in_any_order():
-    assert class_summary(ASSIGNMENT, CLASS) == class_summary(ASSIGNMENT, CLASS[::-1])
+    twice = [*CLASS, marks("s07", flags=("encoding",))]
+    text = class_summary(ASSIGNMENT, twice[::-1])
+    assert text == class_summary(ASSIGNMENT, twice)
+    assert "2: s03, s07" in seen(text).replace(" ,", ",")
+
+
+def test_the_most_frequent_mistake_comes_first():
+    names = ("b", "c", "c", "c", "a", "b", "a", "")
+    wrong = [replace(WRONG_AXIS, mistake=name, cause="") for name in names]
+    made = [marks(f"s{n}", parts={**RIGHT, ROWS: part}) for n, part in enumerate(wrong)]
+    text = seen(class_summary(ASSIGNMENT, made))
+    assert f"c {ROWS} 3 a {ROWS} 2 b {ROWS} 2 Wrong in another way: 1." in text
 
 
 def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
@@ -322,10 +336,10 @@ def test_a_histogram_holds_everybody_and_is_as_high_as_many(most, shares):
 
 
 def test_a_histogram_puts_totals_where_they_belong():
-    columns = counts(histogram([0, 1.99, 2, 20], 20))
+    columns = counts(histogram([0.0, 1.99, 2.0, 20.0], 20))
     assert [number for *_, number in columns] == [2, 1, 1]
     assert [round((x - 9.5) / 32.4) for x, *_ in columns] == [0, 1, 9]
-    words = histogram([0, 1.99, 2, 20], 20)
+    words = histogram([0.0, 1.99, 2.0, 20.0], 20)
     assert 'aria-label="Submissions by total. 0 to 2: 2, 2 to 4: 1, 18 to 20: 1"' in words
 
 

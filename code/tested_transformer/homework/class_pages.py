@@ -126,7 +126,7 @@ def _totals(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> s
     )
 
 
-def histogram(totals: Sequence[float], most: float) -> str:
+def histogram(totals: Sequence[float], most: int) -> str:
     """How many totals lie in each range, as SVG; ranges hold their lower end, the last one both ends."""
     step = max(1, math.ceil(most / MOST_COLUMNS))
     ranges = max(1, math.ceil(most / step))
@@ -160,7 +160,7 @@ def _verdicts(assignment: Assignment, marks: Sequence[Marks], manual: Manual) ->
     for part in assignment.coded:
         found = Counter(one.parts[part.name].verdict for one in marks if part.name in one.parts)
         missing = len(marks) - sum(found[verdict] for verdict in VERDICTS)
-        reached = mean(points_of(part, one, manual) or 0 for one in marks)
+        reached = mean(points_of(part, one, manual) or 0.0 for one in marks)
         shares = [str(found[verdict]) for verdict in VERDICTS]
         rows.append([code(part.name), of_points(reached, part.points), *shares, str(missing)])
     header = ["Part", "Mean points", *(f"#{verdict}" for verdict in VERDICTS), "#no verdict"]

@@ -53,7 +53,7 @@ def points_of(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> floa
 
 def total(assignment: Assignment, marks: Marks, manual: Manual) -> float:
     """The sum of the points that there are."""
-    return round(sum(points_of(part, marks, manual) or 0 for part in assignment.parts), 2)
+    return round(sum((points_of(part, marks, manual) or 0.0 for part in assignment.parts), 0.0), 2)
 
 
 def is_complete(assignment: Assignment, marks: Marks, manual: Manual) -> bool:
