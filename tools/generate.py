@@ -3,6 +3,7 @@
     book/generated/gallery.md     every famous mistake, from the Specs
     book/generated/interview.md   the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names, and the chapters that use them
+    book/generated/course.md      the assignments, for the page of the instructors
 
 Usage: python tools/generate.py
 """
@@ -209,19 +210,54 @@ def used_names(path: Path) -> set[str]:
     return names
 
 
+# -------------------------------------------------------------------------------------- the course
+
+
+def course(assignments: list) -> str:
+    """A table of the weeks, and one for each assignment with its parts."""
+    rows = ["| week | assignment | chapters | points: code, hunt, words, experiment | minutes |",
+            "|---|---|---|---|---|"]  # fmt: skip
+    for each in assignments:
+        chapters = ", ".join(map(str, each.chapters)) if len(each.chapters) < 9 else "1 to 11"
+        kinds = ["code", "hunt", "explanation", "experiment"]
+        sums = [sum(part.points for part in each.parts if _kind(part) == kind) for kind in kinds]
+        said = f"{each.points}: {', '.join(map(str, sums))}"
+        title = f"[{each.name}: {each.title}](course-{each.name})"
+        rows.append(f"| {each.weeks} | {title} | {chapters} | {said} | {each.minutes} |")
+    page = ["# The assignments", "\n".join(rows)]
+    for each in assignments:
+        page += [f"(course-{each.name})=\n## {each.name}: {each.title}", _parts(each)]
+    return "\n\n".join(page) + "\n"
+
+
+def _kind(part) -> str:
+    """What a part of an assignment asks for."""
+    return getattr(part, "kind", "hunt" if hasattr(part, "mutants") else "code")
+
+
+def _parts(assignment) -> str:
+    rows = ["| part | kind | points | minutes |", "|---|---|---|---|"]
+    for part in assignment.parts:
+        kind = f"{_kind(part)}, {part.difficulty}" if hasattr(part, "difficulty") else _kind(part)
+        rows.append(f"| `{part.name}` | {kind} | {part.points} | {part.minutes} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
-    """Write the three pages."""
+    """Write the pages."""
     import importlib
 
     package = importlib.import_module(PACKAGE)
     specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
     for name in package.API:
         importlib.import_module(name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}")
+    homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
     paths = chapter_paths()
     pages = {
         "gallery": gallery(specs, paths),
         "interview": interview(paths),
         "api": api(package.API, paths),
+        "course": course([homework.assignment(name) for name in homework.NAMES]),
     }
     folder = ROOT / "book" / "generated"
     folder.mkdir(exist_ok=True)

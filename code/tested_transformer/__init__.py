@@ -185,6 +185,13 @@ API = {
     "exercises": ["check"],
     "keeping": ["open_folder"],
     "own_model": ["load_parts", "Parts"],
+    "homework.tasks": ["Assignment", "Task", "Hunt", "Written", "HuntVerdict", "judge_hunt"],
+    "homework.finding": ["find_submissions", "Submission"],
+    "homework.reading": ["read_submission", "Source"],
+    "homework.jail": ["Limits", "JailMissing"],
+    "homework.marking": ["mark"],
+    "homework.marks": ["Marks", "PartMarks"],
+    "homework.grading": ["grade"],
     "errors": ["BackendError"],
 }  # fmt: skip
 

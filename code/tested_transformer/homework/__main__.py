@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from .assignments import NAMES, assignment
-from .finding import Submission
+from .finding import Submission, find_submissions
 from .grading import FAILED, grade
 from .jail import JailError, JailMissing, Limits
 from .manual import read_manual
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         return options.run(options)
     except JailMissing as error:
         print(f"{error}\nOnly for code that you wrote yourself: {BARE}.", file=sys.stderr)
-    except (JailError, OSError, ValueError) as error:
+    except (JailError, OSError, ValueError, ImportError) as error:
         print(f"homework: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("\nStopped. What is marked stays marked: the same command goes on.", file=sys.stderr)
@@ -83,13 +83,12 @@ def _grade(options: argparse.Namespace) -> int:
     homework = assignment(options.assignment)
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
+    ids = [one.id for one in find_submissions(options.submissions)]
+    manual = read_manual(options.manual, homework, ids) if options.manual else NOT_MARKED
     marks = grade(
         options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
         limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,
     )  # fmt: skip
-    manual = NOT_MARKED
-    if options.manual:
-        manual = read_manual(options.manual, homework, [one.id for one in marks])
     for line in write_reports(options.out, homework, marks, manual):
         print(line)
     flags = Counter(flag for one in marks for flag in one.every_flag())
