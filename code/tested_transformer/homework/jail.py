@@ -90,20 +90,30 @@ def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
     for name, value in {**ENVIRONMENT, "LD_LIBRARY_PATH": "/python/lib"}.items():
         command += ["--setenv", name, value]
     command += system_mounts()
-    command += ["--ro-bind", os.path.realpath(sys.base_prefix), "/python"]
-    targets = []
-    for number, folder in enumerate(module_folders()):
-        targets.append(f"/modules/{number}")
-        command += ["--ro-bind", str(folder), targets[-1]]
-        if (folder / PACKAGE.name).exists():  # installed there, with its solutions
-            command += ["--tmpfs", f"{targets[-1]}/{PACKAGE.name}"]
-            command += ["--remount-ro", f"{targets[-1]}/{PACKAGE.name}"]
+    modules = {f"/modules/{number}": path for number, path in enumerate(module_folders())}
+    folders = {"/python": Path(sys.base_prefix).resolve(), **modules}
+    for target, folder in folders.items():
+        command += ["--ro-bind", str(folder), target]
+    for hidden in hidden_places({"/usr": Path("/usr"), **folders}):
+        command += ["--tmpfs", hidden, "--remount-ro", hidden]
     for name in WORKER:
         command += ["--ro-bind", str(HERE / name), f"/jail/{name}"]
-    command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    # Root, if root marks, could unmount what hides the package, and set the host's kernel by /proc/sys.
+    command += ["--cap-drop", "ALL", "--proc", "/proc", "--remount-ro", "/proc"]
+    command += ["--dev", "/dev", "--remount-ro", "/dev"]
     command += ["--size", str(limits.scratch_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     command += ["--remount-ro", "/", "--seccomp", str(rules), "--"]
-    return [*command, python, "-I", "-S", "-B", "-X", "utf8", f"/jail/{WORKER[0]}", *targets]
+    return [*command, python, "-I", "-S", "-B", "-X", "utf8", f"/jail/{WORKER[0]}", *modules]
+
+
+def hidden_places(folders: dict[str, Path]) -> list[str]:
+    """Where a jail would show this package, with its solutions, in the folders that it has."""
+    installed = [folder / PACKAGE.name for folder in module_folders()]
+    places = [PACKAGE, *(path for path in installed if path.exists())]
+    return sorted({
+        f"{target}/{place.relative_to(folder).as_posix()}"
+        for target, folder in folders.items() for place in places if place.is_relative_to(folder)
+    })  # fmt: skip
 
 
 def system_mounts() -> list[str]:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -38,6 +38,10 @@ WAITING = 16  # frames that nobody asked for
 MOST_ASKS = 20_000  # calls of implementations on trial, by one test
 MOST_AXIS, MOST_SIZE = 64, 1 << 16  # of the tensors in them
 TEXT = 300
+UNFIT = ("not a tensor", "too large")  # flags of an answer that is none
+ANSWERS = {"load": ("loaded", 1), "call": ("answer", 3), "gradients": ("answer", 3)}
+END_SECONDS = 2  # for a thread of ours to see that the process is gone
+GRACE_SECONDS = 5  # for a process that closed its pipe to end, and say how
 
 
 class Ended(BaseException):
@@ -49,6 +53,14 @@ class Ended(BaseException):
     def __init__(self, flag: str, text: str = "") -> None:
         super().__init__(flag)
         self.flag, self.text = flag, printable(text)
+
+
+@dataclass
+class Over:
+    """The last word of the listener, which no frame can say."""
+
+    flag: str = ""
+    text: str = ""
 
 
 class StudentError(RuntimeError):
@@ -85,6 +97,8 @@ class Session:
         self.served: list[Callable[..., Any]] = []
         self._output = bytearray()
         self._replies: queue.Queue = queue.Queue(WAITING)
+        self._ended: Ended | None = None
+        self._closed = False
         self._start(jailed=not without_jail_for_my_own_code)
         try:
             self._first_word()
@@ -101,6 +115,9 @@ class Session:
 
     def close(self) -> None:
         """End the process and all that belongs to it."""
+        if self._closed:  # its number may be another's by now
+            return
+        self._closed = True
         with suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -110,13 +127,16 @@ class Session:
         with suppress(queue.Empty):
             while True:  # a reader that waits for room must see the end of its pipe
                 self._replies.get_nowait()
-        for thread in self._threads:
-            thread.join(2)
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with suppress(OSError):
+        with suppress(OSError):
+            self._process.stdin.close()
+        for thread, pipe in zip(
+            self._threads, (self._process.stdout, self._process.stderr), strict=True
+        ):
+            thread.join(END_SECONDS)
+            if not thread.is_alive():  # without a jail a process may stay behind, and hold the pipe
                 pipe.close()
 
-    def call(self, function: str, arguments: list, named: dict) -> tuple[Any, dict[str, Tensor]]:
+    def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
         """What the function answers, and the arguments that it changed (by place or name).
 
         Raises: Ended, and whatever the function raised.
@@ -126,7 +146,7 @@ class Session:
 
     def gradients(
         self, function: str, arguments: list, named: dict, names: list[str], gradient: Tensor
-    ) -> list[Tensor | None]:
+    ) -> Any:
         """The gradients by the named arguments (by place or name), given that by the answer.
 
         Raises: Ended, and whatever the function raised.
@@ -157,14 +177,14 @@ class Session:
 
     def _listen(self) -> None:
         """Put frames into the queue until there are no more; the last one says why."""
-        last: Any = ["over"]
+        last = Over()
         try:
-            while True:
+            while not self._closed:
                 self._replies.put(wire.read(self._process.stdout, self.limits.answer_bytes))
         except wire.TooLarge as error:
-            last = ["over", "too large", str(error)]
+            last = Over("too large", str(error))
         except ValueError as error:
-            last = ["over", "garbled", str(error)]
+            last = Over("garbled", str(error))
         except (EOFError, OSError):
             pass
         self._replies.put(last)
@@ -189,52 +209,71 @@ class Session:
 
     def _request(self, message: list) -> list:
         """Send a message, serve what is asked meanwhile, and give the answer."""
-        self._send(message)
-        while True:
-            reply = self._next()
-            kind = reply[0] if isinstance(reply, list) and reply else None
-            if kind == "ask" and len(reply) == 4:
+        if self._ended:
+            raise self._ended
+        try:
+            self._send(message)
+            while True:
+                reply = self._next()
+                said = (reply[0], len(reply)) if isinstance(reply, list) and reply else ()
+                if said == ANSWERS[message[0]]:
+                    return reply
+                if said != ("ask", 4):
+                    raise self._no_answer(said, reply)
                 self._send(self._serve(*reply[1:]))
-            elif kind == "loaded" or (kind == "answer" and len(reply) == 3):
-                return reply
-            elif kind == "raised" and len(reply) == 3:
-                raise self._as_raised(*reply[1:])
-            elif kind == "unfit" and len(reply) == 3:
-                self.flags.append(printable(reply[1]))
-                raise TypeError(f"the answer: expected a tensor, got {printable(reply[2])}")
-            else:
-                raise self._over(kind, reply)
+        except Ended as end:  # an answer that comes later is none to the next request
+            self._ended = end
+            raise
+
+    def _no_answer(self, said: tuple, reply: Any) -> BaseException:
+        """What came in place of an answer."""
+        if isinstance(reply, Over):
+            return self._over(reply)
+        if said == ("raised", 3):
+            return self._as_raised(*reply[1:])
+        if said == ("unfit", 3) and reply[1] in UNFIT:
+            if reply[1] not in self.flags:
+                self.flags.append(reply[1])
+            return TypeError(f"the answer: expected a tensor, got {printable(reply[2])}")
+        return Ended("garbled", "no answer of the agreed form")
 
     def _send(self, message: list) -> None:
-        timer = threading.Timer(self.limits.wall_seconds, self._process.kill)
+        frame, start, left = wire.pack(message), time.monotonic(), self._seconds_left()
+        timer = threading.Timer(left, self._process.kill)
         timer.start()  # a student's process that does not read must not hold us
         try:
-            self._process.stdin.write(wire.pack(message))
+            self._process.stdin.write(frame)
             self._process.stdin.flush()
         except OSError:
-            pass  # the process is gone: the queue says how
+            if time.monotonic() - start >= left:
+                raise Ended("timeout", "nobody read what was sent") from None
+            # else the process is gone by itself: the queue says how
         finally:
             timer.cancel()
+            self.seconds += time.monotonic() - start
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self.limits.wall_seconds - self.seconds)
 
     def _next(self) -> Any:
         start = time.monotonic()
         try:
-            return self._replies.get(timeout=max(0.0, self.limits.wall_seconds - self.seconds))
+            return self._replies.get(timeout=self._seconds_left())
         except queue.Empty:
             raise Ended("timeout") from None
         finally:
             self.seconds += time.monotonic() - start
 
-    def _over(self, kind: Any, reply: Any) -> Ended:
-        """Why there is no answer."""
-        if kind != "over":
-            return Ended("garbled", "no answer of the agreed form")
-        if len(reply) == 3:
-            return Ended(*reply[1:])
+    def _over(self, last: Over) -> Ended:
+        """Why there will be no more frames."""
+        if last.flag:
+            return Ended(last.flag, last.text)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(GRACE_SECONDS)
         status = self._process.returncode or 0
-        number = -status if status < 0 else status - 128  # bubblewrap passes a signal on as 128 + it
+        number = (
+            -status if status < 0 else status - 128
+        )  # bubblewrap passes a signal on as 128 + it
         if os.name == "posix" and number == signal.SIGXCPU:
             return Ended("timeout", "the processor's time is used up")
         if number > 0:
@@ -266,6 +305,8 @@ class Session:
             raise Ended("timeout", f"more than {MOST_ASKS} calls of implementations")
         if not isinstance(number, int) or not 0 <= number < len(self.served):
             raise Ended("garbled", "no such implementation")
+        if not isinstance(arguments, list) or not isinstance(named, dict):
+            raise Ended("garbled", "no arguments")
         try:
             _need_small([arguments, named])
             before = tensors_in(arguments, named)
@@ -318,9 +359,14 @@ class Remote:
             tensors = [every[name] for name in wanted]
             return _WithGradients.apply(self, list(arguments), named, wanted, *tensors)
         answer, changed = self.session.call(self.function, list(arguments), named)
-        for name, value in changed.items() if isinstance(changed, dict) else ():
-            if name in every and isinstance(value, Tensor):
-                every[name].data = value
+        if not isinstance(changed, dict) or not set(changed) <= set(every):
+            raise Ended("garbled", "no changes of arguments")
+        for name, value in changed.items():
+            if not isinstance(value, Tensor):
+                raise Ended("garbled", "no changes of arguments")
+            if value.dtype != every[name].dtype:
+                raise TypeError(f"argument {name}: its dtype was changed to {value.dtype}")
+            every[name].data = value
         return answer
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-
-from .reading import bound_names, compile_text, statement_text
+import symtable
+from collections.abc import Iterator
 
 UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read without being written
 
@@ -12,14 +12,18 @@ UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read w
 def needed_for(code: str, function: str) -> str:
     """The statements that define a function and, step by step, all that they name, in their order.
 
-    Whatever else the notebook holds, an experiment of minutes or a line that fails, stays out. If a
-    statement reads names in a way that can not be seen, nothing is left out.
+    Whatever else the notebook holds, an experiment of minutes or a line that fails, stays out, even if
+    it has a variable called as a local one of the function. If a statement reads names in a way that
+    can not be seen, nothing is left out.
 
     Raises: SyntaxError if the code is not Python, which no code read from a notebook is.
     """
-    statements = compile_text(code).body
-    reads = [_read(statement) for statement in statements]
-    binds = [_binds(statement) for statement in statements]
+    statements = ast.parse(code).body
+    lines = code.encode().split(b"\n")  # columns count bytes
+    texts = [_text(lines, statement) for statement in statements]
+    reads, binds = zip(*map(_names, texts), strict=True) if texts else ((), ())
+    imported = set().union(*(b for s, b in zip(statements, binds, strict=True) if _imports(s)))
+    binds = [b | _changes(s, imported) for s, b in zip(statements, binds, strict=True)]
     chosen: set[int] = set()
     names = {function}
     while True:
@@ -30,38 +34,70 @@ def needed_for(code: str, function: str) -> str:
         names |= set().union(*(reads[i] for i in new))
     if names & UNKNOWN:
         return code
-    lines = code.encode().split(b"\n")  # columns count bytes
-    kept = [statement_text(lines, statements[i]) for i in sorted(chosen)]
-    return "\n".join(kept) + "\n"
+    return "\n".join(texts[i] for i in sorted(chosen)) + "\n"
 
 
-def _read(statement: ast.stmt) -> set[str]:
-    """Every name that a statement mentions, whatever for."""
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+def _imports(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
 
 
-def _binds(statement: ast.stmt) -> set[str]:
-    """The names that a statement defines; "*" if they can not be known, or change what all means."""
+def _names(text: str) -> tuple[set[str], set[str]]:
+    """The names of the notebook that a statement reads, and those that it binds."""
+    tables = [symtable.symtable(text, "submission.py", "exec")]
+    for table in tables:  # grows
+        tables += table.get_children()
+    reads, binds = set(), set()
+    for table in tables:
+        inside = table.get_type() == "function"
+        for symbol in table.get_symbols():
+            if symbol.is_global() or (not inside and symbol.is_referenced()):
+                reads.add(symbol.get_name())
+            if (table is tables[0] or symbol.is_declared_global()) and (
+                symbol.is_assigned() or symbol.is_imported()
+            ):
+                binds.add(symbol.get_name())
+    return reads, binds
+
+
+def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
+    """The names of what it changes: t[0] = 1, t.a = 1, t.append(1); "*" if it changes what all means."""
     if isinstance(statement, ast.ImportFrom):
-        if statement.module == "__future__" or statement.names[0].name == "*":
-            return {"*"}
-    return bound_names(statement)
+        every = statement.module == "__future__" or statement.names[0].name == "*"
+        return {"*"} if every else set()
+    found = set()
+    for node in _executed(statement):
+        if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+            found.add(_owner(node))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            found |= {
+                _owner(node.value.func)
+            } - imported  # for the effect; but no torch.manual_seed
+    return found
 
 
-def is_stub(code: str, function: str) -> bool:
-    """Whether a function is still as it was handed out: nothing in it but a docstring, `...` or `pass`.
-
-    Raises: SyntaxError if the code is not Python.
-    """
-    found = [node for node in compile_text(code).body
-             if isinstance(node, ast.FunctionDef) and node.name == function]  # fmt: skip
-    return bool(found) and all(_is_nothing(statement) for statement in found[-1].body)
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement, without the bodies of functions and classes."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _executed(child)
 
 
-def _is_nothing(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
-    if isinstance(statement, ast.Raise) and statement.exc is not None:
-        names = {node.id for node in ast.walk(statement.exc) if isinstance(node, ast.Name)}
-        return names == {"NotImplementedError"}
-    return isinstance(statement, ast.Pass)
+def _owner(node: ast.expr) -> str:
+    """The name at the root of t.a[0].b, or nothing; a name alone is the root of nothing."""
+    inner = node
+    while isinstance(inner, (ast.Subscript, ast.Attribute)):
+        inner = inner.value
+    return inner.id if isinstance(inner, ast.Name) and inner is not node else ""
+
+
+def _text(lines: list[bytes], statement: ast.stmt) -> str:
+    first, start = statement.lineno - 1, statement.col_offset
+    if getattr(statement, "decorator_list", None):
+        first, start = statement.decorator_list[0].lineno - 1, 0
+        while not lines[first].lstrip().startswith(b"@"):
+            first -= 1
+    taken = lines[first : statement.end_lineno]
+    taken[-1] = taken[-1][: statement.end_col_offset]
+    taken[0] = taken[0][start:]
+    return b"\n".join(taken).decode()

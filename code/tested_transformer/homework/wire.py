@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from io import BufferedIOBase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ LENGTHS = struct.Struct(">IQ")  # bytes of JSON, bytes of numbers
 MOST_JSON = 1 << 20
 MOST_NUMBERS = 1 << 24
 MOST_AXES = 16
+MOST_BITS = 4096  # of an int: Python neither writes nor reads more than 4300 digits
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -41,7 +44,10 @@ def pack(value: Any) -> bytes:
     Raises: NotSendable for anything else; TooLarge if it is larger than a frame may be.
     """
     numbers: list[bytes] = []
-    text = json.dumps(_to_json(value, numbers)).encode()
+    try:
+        text = json.dumps(_to_json(value, numbers)).encode()
+    except (RecursionError, OverflowError, RuntimeError) as error:
+        raise NotSendable(f"a value that can not be written: {error}") from None
     size = sum(map(len, numbers))
     if len(text) > MOST_JSON or size > MOST_NUMBERS:
         raise TooLarge(f"{len(text)} bytes of text and {size} of numbers")
@@ -49,7 +55,9 @@ def pack(value: Any) -> bytes:
 
 
 def _to_json(value: Any, numbers: list[bytes]) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, float, str):
+        return value
+    if type(value) is int and value.bit_length() <= MOST_BITS:
         return value
     if type(value) is list:
         return [_to_json(item, numbers) for item in value]
@@ -67,14 +75,20 @@ def _tensor_to_json(tensor: Tensor, numbers: list[bytes]) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES or tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise NotSendable(f"a {dtype} tensor, {tensor.layout}, on {tensor.device}")
-    if tensor.numel() * tensor.itemsize > MOST_NUMBERS:
-        raise TooLarge(f"{tensor.numel() * tensor.itemsize} bytes of numbers")
-    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    numbers.append(flat.view(torch.uint8).numpy().tobytes())
+    if _extent(tensor.shape) * tensor.itemsize > MOST_NUMBERS or tensor.ndim > MOST_AXES:
+        raise TooLarge(f"a tensor of shape {tuple(tensor.shape)}")
+    if tensor.numel():
+        own = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)  # whatever its strides
+        numbers.append(own.reshape(-1).view(torch.uint8).numpy().tobytes())
     return {"tensor": [dtype, list(tensor.shape)]}
 
 
-def read(stream: BinaryIO, most: int = MOST_NUMBERS) -> Any:
+def _extent(shape: Sequence[int]) -> int:
+    """The number of elements, as if no axis had none: a tensor of (2**31, 0) has rows to loop over."""
+    return math.prod(max(n, 1) for n in shape)
+
+
+def read(stream: BufferedIOBase, most: int = MOST_NUMBERS) -> Any:
     """The value of the next frame, never trusting a size that it claims.
 
     Raises: EOFError at the end of the stream; TooLarge if the frame holds more than `most` bytes of
@@ -93,7 +107,7 @@ def read(stream: BinaryIO, most: int = MOST_NUMBERS) -> Any:
     return value
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytearray:
+def _exactly(stream: BufferedIOBase, count: int) -> bytearray:
     parts = bytearray()
     while len(parts) < count:
         part = stream.read(count - len(parts))
@@ -118,19 +132,26 @@ def _from_json(said: Any, numbers: memoryview) -> tuple[Any, memoryview]:
         raise ValueError("a garbled frame: no such kind of value")
     if kind == "tensor":
         return _tensor_from_json(*inside, numbers)
+    if type(inside) is not (list if kind == "tuple" else dict):
+        raise ValueError(f"a garbled frame: no {kind}")  # tuple(tensor) would be a million tensors
     keys, items = (None, inside) if kind == "tuple" else (list(inside), list(inside.values()))
     values, numbers = _from_json(items, numbers)
     return (tuple(values) if keys is None else dict(zip(keys, values, strict=True))), numbers
 
 
-def _tensor_from_json(name: str, shape: list, numbers: memoryview) -> tuple[Tensor, memoryview]:
-    if not all(type(n) is int and 0 <= n < 1 << 31 for n in shape) or len(shape) > MOST_AXES:
+def _tensor_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[Tensor, memoryview]:
+    if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_AXES:
         raise ValueError("a garbled frame: no such shape")
     dtype = DTYPES[name]
+    if _extent(shape) * dtype.itemsize > MOST_NUMBERS:
+        raise ValueError("a garbled frame: no tensor of such a shape is sent")
     size = math.prod(shape) * dtype.itemsize
     if size > len(numbers):
         raise ValueError(f"a frame that promises {size} bytes and holds {len(numbers)}")
     if size == 0:
         return torch.empty(shape, dtype=dtype), numbers
-    tensor = torch.frombuffer(bytearray(numbers[:size]), dtype=dtype)
+    if dtype == torch.bool:  # a byte of 2 would be a third kind of truth
+        tensor = torch.frombuffer(bytearray(numbers[:size]), dtype=torch.uint8) != 0
+    else:
+        tensor = torch.frombuffer(bytearray(numbers[:size]), dtype=dtype)
     return tensor.reshape(shape), numbers[size:]
