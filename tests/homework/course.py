@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import homework as tool  # tools/homework.py
 from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.reading import read_submission
 from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = Path(__file__).parent / "submissions"
@@ -26,6 +28,7 @@ class Expected:
     points: dict[str, float] = field(default_factory=dict)
     verdicts: dict[str, str] = field(default_factory=dict)
     flags: dict[str, set[str]] = field(default_factory=dict)  # by task, "" for the file
+    mistake: str = ""  # that the diagnosis must name
 
 
 def course(folder: Path) -> Path:
@@ -57,7 +60,7 @@ def filled(released: dict, answers: dict[str, str]) -> dict:
 def with_code(released: dict, code: str) -> dict:
     """The students' notebook with a code in the cell of the function that it defines, or at the end."""
     notebook = copy.deepcopy(released)
-    names = re.findall(r"^def (\w+)", code, re.MULTILINE)
+    names = re.findall(r"^(?:def )?(\w+)(?: = |\()", code, re.MULTILINE)
     for cell in notebook["cells"]:
         stub = re.search(r"^def (\w+)", "".join(cell["source"]), re.MULTILINE)
         solution = cell["metadata"].get("nbgrader", {}).get("solution")
@@ -85,6 +88,23 @@ def _read(path: Path) -> tuple[str, Expected]:
     of_file = re.search(r"^# file: (.*)$", code, re.MULTILINE)
     expected.flags[""] = set(of_file[1].split("; ")) if of_file else set()
     return code, expected
+
+
+def mistaken(name: str) -> dict[str, tuple[str, Expected]]:
+    """A submission for every mutant of an assignment's code tasks, in the mutant's own code."""
+    made = {}
+    for task in assignment(name).coded:
+        for mutant in task.spec.mutants if isinstance(task, Task) else ():
+            module = inspect.getsource(inspect.getmodule(mutant.candidate))
+            code = needed_for(module, mutant.candidate.__name__)
+            code += f"\n\n{task.function} = {mutant.candidate.__name__}\n"
+            expected = Expected({task.name: 0.0}, {task.name: "wrong"}, mistake=mutant.name)
+            if mutant.name == "the pairs of a whole table":  # 10^15 of them: the jail stops it
+                expected = Expected(
+                    {task.name: 0.0}, {task.name: "stopped"}, {task.name: {"memory"}}
+                )
+            made[f"pitfall/{mutant.name}"] = code, expected
+    return made
 
 
 def functions(name: str) -> dict:

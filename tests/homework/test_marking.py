@@ -56,11 +56,12 @@ def test_a_hunt_gives_the_share_that_is_caught():
 
 def test_a_test_that_refuses_what_is_right_gets_nothing():
     def picky(f):
-        assert f(3) == 7
+        if f(3) != 7:
+            raise AssertionError  # as an assert does where pytest does not rewrite it
 
     verdict = judge_hunt(HUNT, picky)
     assert verdict.points == 0
-    assert "A right implementation is refused: AssertionError" in repr(verdict)
+    assert "A right implementation is refused: AssertionError at `raise AssertionError" in repr(verdict)
 
 
 def test_a_value_that_is_returned_is_no_verdict():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,9 +20,10 @@ from .session import Ended, Remote, Session
 from .slicing import needed_for
 from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
 
-SLOW_SECONDS = (
-    2.0  # of waiting for a task's answers, which take a right function about a tenth of it
-)
+# What stands in a cell for an answer in words when it is handed out.
+STUB = re.compile(r"\*\*Your answer\.\*\*|\*Your answer here\.\*")
+# Of waiting for a task's answers: a right function takes about a tenth of it.
+SLOW_SECONDS = 2.0
 
 
 def mark(
@@ -53,10 +55,15 @@ def mark(
         flags=(*flag, *lost),
         notes=tuple(_notes(source, assignment)),
         parts=parts,
-        written={w.name: source.answers[w.name] for w in assignment.written
-                 if w.name in source.answers},
+        written=_written(source, assignment),
         key=key,
-    )  # fmt: skip
+    )
+
+
+def _written(source: Source, assignment: Assignment) -> dict[str, str]:
+    """The answers in words, without those that are still as they were handed out."""
+    answers = {part.name: source.answers.get(part.name, "") for part in assignment.written}
+    return {name: text for name, text in answers.items() if STUB.sub("", text).strip()}
 
 
 def _notes(source: Source, assignment: Assignment) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -187,7 +188,7 @@ def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> Hunt
                 torch.default_generator.manual_seed(0)
                 returned |= test(Disguised(implementation)) is not None
         except Exception as error:
-            raised[who] = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raised[who] = _in_words(error)
     return HuntVerdict(
         hunt,
         caught=tuple(mutant for mutant in hunt.mutants if mutant in raised),
@@ -195,6 +196,15 @@ def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> Hunt
         refused=next((raised[name] for name in hunt.right if name in raised), ""),
         returned=returned,
     )
+
+
+def _in_words(error: Exception) -> str:
+    """What a test raised; an assertion without words says where it stands."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, AssertionError) and not str(error):
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        text = f"AssertionError at `{line}`" if line else "AssertionError"
+    return " ".join(text.split())[:160]
 
 
 # ------------------------------------------------------------------------------- check, for students
