@@ -73,7 +73,8 @@ def _backward_cases(seed: int) -> list[Case]:
         case("rows", 3, 5),
         case("as many rows as keys", 4, 4),
         case("a batch of heads", 2, 3, 4, 5),
-        case("saturated", 2, 4, spread=30.0),
+        # beside a row that is not: alone its answer would be what is left when everything cancels
+        case("a saturated row", 2, 4, spread=np.array([[30.0], [1.0]])),
         case("many keys", 40),
         case("float32", 3, 6, dtype=torch.float32),
     ]

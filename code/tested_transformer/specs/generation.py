@@ -720,8 +720,9 @@ def _each_alone(run: Run, case: Case) -> Problem | None:
     return None
 
 
-def _as_in_one_pass(run: Run, case: Case) -> Problem | None:
-    return compare(run.expected(case)[0], run.value(case), ROUNDING)
+def _by_another_way(case: Case) -> float:
+    """Word by word and in one pass, a model of several layers adds the same numbers in other orders."""
+    return ROUNDING
 
 
 def _same_beginning(case: Case) -> bool:
@@ -735,6 +736,7 @@ DECODING = Spec(
     "select(rows) keeps these rows, in this order. What was said before is remembered",
     required=("source", "config", "seed", "chunks", "moves"),
     reference=one_pass,
+    slack=_by_another_way,
     cases=_decoding_cases,
     build=_build_session,
     checks=(
@@ -742,13 +744,13 @@ DECODING = Spec(
         Check(
             "one by one equals one pass",
             "A word's place is that in the whole text, and it reads everything before it.",
-            _as_in_one_pass,
+            EQUAL.test,
             when=lambda case: not (_moved(case) or _padded(case) or _several(case)),
         ),
         Check(
             "several at once equal one pass",
             "Of a chunk of several words, the scores after the last are asked for.",
-            _as_in_one_pass,
+            EQUAL.test,
             when=lambda case: _several(case) and not (_moved(case) or _padded(case)),
         ),
         Check(
@@ -760,16 +762,16 @@ DECODING = Spec(
         Check(
             "a row takes its past along",
             "When beams are rearranged, keys and values of what was said move with them.",
-            _as_in_one_pass,
+            EQUAL.test,
             when=lambda case: _moved(case) and case.arguments["source"] is None,
         ),
         Check(
             "a row takes its source along",
             "When beams are rearranged, what was read of the source moves with them.",
-            _as_in_one_pass,
+            EQUAL.test,
             when=_same_beginning,
         ),
-        Check(EQUAL.name, EQUAL.explain, _as_in_one_pass),
+        EQUAL,
     ),
     mutants=mutants.DECODING_MUTANTS,
     chapter=11,

@@ -110,7 +110,8 @@ class Spec:
 
     required: the arguments that every candidate takes, in order; a case may have others by name.
     reference: the slow truth, on NumPy arrays. ruler: the plain formula in torch, whose own rounding
-    error in a dtype sets the tolerance there. cases: a seed -> the calls, from small to large.
+    error in a dtype sets the tolerance there. slack: how much farther than rounding a right answer to
+    a case may be from the reference; it must say why. cases: a seed -> the calls, from small to large.
     checks: in order, properties first. mutants: the famous mistakes. build: turns a candidate into a
     function of the arguments (a module class gets the weights of the case). read: turns the answer
     into one array.
@@ -124,6 +125,7 @@ class Spec:
     checks: Sequence[Check]
     mutants: Sequence[Mutant] = ()
     ruler: Callable[..., Any] | None = None
+    slack: Callable[[Case], float] | None = None
     build: Callable[[Any, dict[str, Any]], Callable[..., Any]] = lambda candidate, arguments: (
         candidate
     )
@@ -136,18 +138,22 @@ class Spec:
         return np.asarray(self.reference(**case.arrays(**changes)))
 
     def tolerance(self, case: Case, expected: np.ndarray) -> float:
-        """2 x the plain formula's error in this dtype + 4 eps x the largest expected number."""
+        """2 x the plain formula's error + 4 eps x the largest expected number + the Spec's slack."""
         if expected.dtype.kind not in "fc" or not expected.size:
             return 0.0
         largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-        error = 0.0
-        if self.ruler is not None:
-            arguments = case.tensors()
-            plain = as_array(self.read(self.ruler(**arguments), arguments))
-            with np.errstate(invalid="ignore"):  # inf - inf, which does not count
-                far = np.abs(plain - expected)
-            error = float(np.max(far, initial=0.0, where=np.isfinite(expected)))
-        return 2 * error + 4 * torch.finfo(case.dtype).eps * largest
+        rounding = 2 * self.error(case, expected) + 4 * torch.finfo(case.dtype).eps * largest
+        return rounding if self.slack is None else rounding + self.slack(case)
+
+    def error(self, case: Case, expected: np.ndarray) -> float:
+        """How far the plain formula in the case's dtype is from the reference; 0 without a ruler."""
+        if self.ruler is None:
+            return 0.0
+        arguments = case.tensors()
+        plain = as_array(self.read(self.ruler(**arguments), arguments))
+        with np.errstate(invalid="ignore"):  # inf - inf, which does not count
+            far = np.abs(plain - expected)
+        return float(np.max(far, initial=0.0, where=np.isfinite(expected)))
 
 
 # The reference is slow, and every candidate and mutant is compared with it.
