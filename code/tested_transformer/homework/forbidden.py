@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from ..errors import complain
 from .reading import Source, compile_text
@@ -111,3 +112,33 @@ class _Names:
             if "__import__" in function:
                 return {words[0].partition(".")[0]}
         return set()
+
+
+# --------------------------------------------------------------------------------- the book's package
+
+
+def borrowed(code: str) -> str:
+    """What a function's code imports of this book's package, whose answers it may not use; "" for nothing.
+
+    `code` holds what the function needs and nothing else, as `needed_for` gives it.
+
+    Raises: SyntaxError if the code is not Python.
+    """
+    for node in ast.walk(compile_text(code)):
+        if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
+            return f"{node.module}.{node.names[0].name}"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_ours(alias.name):
+                    return alias.name
+    return ""
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __package__.partition(".")[0]
+
+
+def not_allowed(code: str, forbidden: Iterable[str]) -> str:
+    """The first thing that a function's code uses and may not: of the library, or of this package."""
+    used = (name for name in forbidden if uses(Source(code), name))
+    return next(used, "") or borrowed(code)

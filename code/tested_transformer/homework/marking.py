@@ -12,7 +12,7 @@ import numpy as np
 
 from ..specs.judge import Spec, Verdict, as_array, describe, judge
 from .finding import Submission
-from .forbidden import uses
+from .forbidden import not_allowed
 from .jail import Limits
 from .marks import Marks, PartMarks
 from .reading import Source, defined_names, defines, is_stub, read_submission
@@ -95,8 +95,8 @@ def mark_part(
         return none(verdict="not written")
     code = needed_for(source.code, part.function)
     forbidden = getattr(part, "forbidden", ())
-    if used := [name for name in forbidden if uses(Source(code), name)]:
-        return none(verdict="forbidden", flags=("forbidden",), got=f"`{used[0]}`")
+    if used := not_allowed(code, forbidden):
+        return none(verdict="forbidden", flags=("forbidden",), got=f"`{used}`")
     try:
         with open_session(code, forbidden=forbidden) as session:
             before = session.seconds

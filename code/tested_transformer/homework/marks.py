@@ -77,7 +77,9 @@ def from_json(text: str) -> Marks:
 
 def _tuples(said: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+    }
 
 
 def write_whole(path: Path, text: str) -> None:

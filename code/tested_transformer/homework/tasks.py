@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 
 from ..errors import complain
+from ..keeping import source_of
 from ..specs.judge import Mutant, Spec, Verdict, judge
+from .forbidden import not_allowed
 
 DIFFICULTIES = ("warm-up", "core", "challenge")
 
@@ -157,7 +160,9 @@ class Disguised:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Answer as the implementation does; what it raises shows its type alone."""
         try:
-            return self._function(*arguments, **named)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they would show the implementation's lines
+                return self._function(*arguments, **named)
         except Exception as error:
             raise _same_kind(error)("the implementation on trial raised this") from None
 
@@ -203,14 +208,14 @@ def _in_words(error: Exception) -> str:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, AssertionError) and not str(error):
         line = traceback.extract_tb(error.__traceback__)[-1].line
-        text = f"AssertionError at `{line}`" if line else "AssertionError"
+        text = f"AssertionError: at `{line}`" if line else "AssertionError"
     return " ".join(text.split())[:160]
 
 
 # ------------------------------------------------------------------------------- check, for students
 
 
-def check(name: str, function: Any) -> Verdict | HuntVerdict:
+def check(name: str, function: Any) -> Verdict | HuntVerdict | NotAllowed:
     """Judge a try at a task or a bug hunt of the homework, as the grader will, but with its own cases.
 
     Never raises for what the function does.
@@ -221,4 +226,32 @@ def check(name: str, function: Any) -> Verdict | HuntVerdict:
     from .assignments import part
 
     asked = part(name)
-    return judge_hunt(asked, function) if isinstance(asked, Hunt) else judge(asked.spec, function)
+    verdict = (
+        judge_hunt(asked, function) if isinstance(asked, Hunt) else judge(asked.spec, function)
+    )
+    used = not_allowed(_code_of(name, function), getattr(asked, "forbidden", ()))
+    return NotAllowed(verdict, name, used) if used else verdict
+
+
+@dataclass(frozen=True, eq=False)
+class NotAllowed:
+    """A verdict that counts for nothing: the function uses what the grader will not let it use."""
+
+    verdict: Verdict | HuntVerdict
+    name: str
+    used: str
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        said = f"✗ {self.name}: `{self.used}` is not allowed here, and the grader gives no points."
+        return f"{said} Without that:\n{self.verdict!r}"
+
+
+def _code_of(name: str, function: Any) -> str:
+    """The source of a function and of all that it uses; "" if it can not be found."""
+    try:
+        return source_of(name, function)
+    except Exception:  # a lambda, a class from elsewhere: the grader will look at the notebook
+        return ""

@@ -26,6 +26,7 @@ import builtins
 import importlib
 import importlib.abc
 import importlib.machinery
+import linecache
 import os
 import sys
 import time
@@ -137,6 +138,8 @@ def describe(error: BaseException) -> list[str]:
     except BaseException:  # the student wrote the exception, and its __str__ too
         text = ""
     kind = type(error).__name__
+    if isinstance(error, AssertionError) and not text:  # say which one
+        text = f"at `{traceback.extract_tb(error.__traceback__)[-1].line}`"
     if isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY):
         kind = "MemoryError"
     return ["raised", kind[:100], text[:TEXT]]
@@ -208,7 +211,9 @@ class Worker:
         forbid(forbidden)
         set_limits(limits)
         sys.modules["submission"] = self.module
-        exec(compile(source, "submission.py", "exec"), self.module.__dict__)
+        name = "submission.py"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), self.module.__dict__)
         return ["loaded"]
 
     def call(self, function: str, arguments: list, named: dict) -> list:

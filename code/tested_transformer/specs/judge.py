@@ -464,8 +464,14 @@ def compare(
         return None
     where = f" at {list(place)}" if place else ""
     what = f"{what} = " if what else ""
-    return Problem(f"{what}{brief(expected)}; {brief(expected[place])}{where}",
-                   f"{what}{brief(got)}; {brief(got[place])}{where}")  # fmt: skip
+    wanted, came = (
+        f"{what}{brief(expected)}; {brief(expected[place])}{where}",
+        f"{what}{brief(got)}; ",
+    )
+    came += f"{brief(got[place])}{where}"
+    if came == wanted:  # the difference is beyond the digits that are shown
+        came += f", which is off by {abs(float(expected[place]) - float(got[place])):.1g}"
+    return Problem(wanted, came)
 
 
 def _equal(run: Run, case: Case) -> Problem | None:
@@ -493,7 +499,7 @@ def _shape(run: Run, case: Case) -> Problem | None:
 
 SHAPE = Check(
     "the right shape and dtype",
-    "The answer must have the shape that the statement names, and the dtype of the inputs.",
+    "The answer must have the shape and the dtype that the statement names.",
     _shape,
 )
 UNTOUCHED = Check(
