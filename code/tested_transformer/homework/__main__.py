@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tqdm import tqdm
+
 from .assignments import NAMES, assignment
 from .finding import Submission, find_submissions
 from .grading import FAILED, grade
@@ -105,7 +107,10 @@ def _self_check(options: argparse.Namespace) -> int:
         raise FileNotFoundError(f"there is no notebook {options.notebook}")
     homework = assignment(options.assignment) if options.assignment else _guess(options.notebook)
     submission = Submission("yours", options.notebook.resolve())
-    marks = mark(submission, homework, seed=0, without_jail_for_my_own_code=True)
+    marks = mark(
+        submission, homework, seed=0, without_jail_for_my_own_code=True,
+        watched=lambda parts: tqdm(parts, unit="task", desc="checking", leave=False),
+    )  # fmt: skip
     print(self_check_report(homework, marks))
     return 0
 
@@ -132,7 +137,7 @@ def self_check_report(homework: Assignment, marks: Marks) -> str:
     lines = [f"{homework.name}: {homework.title}", *(f"  note: {note}" for note in marks.notes)]
     for part in homework.parts:
         if part.name not in marks.parts:
-            there = "written" if marks.written.get(part.name) else "not found"
+            there = "written" if marks.written.get(part.name) else "not written yet"
             lines.append(f"  · {part.name:24} {part.points:5g} points, marked by a person: {there}")
             continue
         found = marks.parts[part.name]

@@ -1,4 +1,4 @@
-# marks: hw03.count_pairs 0 wrong
+# marks: hw03.count_pairs 0 forbidden; forbidden
 
 import sys
 

@@ -9,5 +9,5 @@ def right(num_queries, num_keys, window):
 
 
 def count_pairs(num_queries, num_keys, window):
-    time.sleep(0.25)
+    time.sleep(0.4)
     return right(num_queries, num_keys, window)
