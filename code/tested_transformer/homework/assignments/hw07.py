@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from functools import cache
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.judge import (
+    EQUAL,
+    SHAPE,
+    UNTOUCHED,
+    Case,
+    Check,
+    Mutant,
+    Problem,
+    Run,
+    Spec,
+    brief,
+    compare,
+)
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -67,6 +81,13 @@ def reads_usual_numbers(said, bos, eos, pad):
     return before.masked_fill(before == 2, 1).masked_fill(said == 0, 0)
 
 
+def reads_into_an_empty_row(said, bos, eos, pad):
+    """Every row begins with BOS, also one of padding alone."""
+    reads = torch.from_numpy(_reads_reference(said.numpy(), bos, eos, pad))
+    reads[:, 0] = bos
+    return reads
+
+
 def _reads_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
@@ -88,6 +109,7 @@ def _reads_cases(seed: int) -> list[Case]:
         case("padding at the end", [[1, 2]], 8),
         case("the last one cut off", [[3, 9], [2, 4]], 7),
         case("three rows", [[1, 1, 1], [6], [0, 2]], 9),
+        case("a row of padding alone", [[2], [], [1, 1]], 4),
         case("padding is 7, BOS 8, EOS 9", [[2, 1], [1, 9]], 6, (8, 9, 7)),
     ]
 
@@ -98,9 +120,15 @@ def _at(where: Any) -> Any:
     def test(run: Run, case: Case) -> Problem | None:
         a = case.arguments
         before = np.pad(a["said"], ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-        places = where(a["said"], before, a)
         expected, got = run.expected(case)[0], run.value(case)
-        return compare(np.where(places, expected, -1), np.where(places, got, -1), 0.0, "reads")
+        wrong = np.argwhere(where(a["said"], before, a) & (expected != got))
+        if not len(wrong):
+            return None
+        row, place = wrong[0]
+        return Problem(
+            f"{expected[row, place]} at place {place} of row {row}, where said is {brief(a['said'][row])}",
+            f"{got[row, place]}, in {brief(got[row])}",
+        )
 
     return test
 
@@ -109,7 +137,7 @@ READS = Spec(
     name="hw07.reads",
     statement="reads(said, bos, eos, pad): what the decoder reads, (B, L); said (B, L) holds, in each row, "
     "whole sentences one behind the other, each ended by eos (the row's end may cut the last one off), then "
-    "pad. A word reads the word before it in its own sentence, the first word reads bos, and where said is "
+    "pad; a row may be pad alone. A word reads the word before it in its own sentence, the first word reads bos, and where said is "
     "pad, pad is read",
     required=("said", "bos", "eos", "pad"),
     reference=_reads_reference,
@@ -163,6 +191,12 @@ READS = Spec(
             "the usual numbers", reads_usual_numbers, "a row begins with BOS",
             symptom="Right with one tokenizer and wrong with the next.",
             cause="0, 1 and 2 are written where the arguments are meant.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "BOS in an empty row", reads_into_an_empty_row, "nothing is read where nothing is said",
+            symptom="A row of padding alone is read as a sentence of one word.",
+            cause="The first place is set to BOS without a look at what is said there.",
             seen="made for this book", chapter=10,
         ),
     ),
@@ -220,6 +254,17 @@ def widest_with_room_to_spare(budget, vocab, layers, multiple):
     return _widest(lambda d: parameters(vocab, d, layers), budget, multiple, slack=1)
 
 
+def widest_with_output_bias(budget, vocab, layers, multiple):
+    """One number more for each word."""
+    return _widest(lambda d: parameters(vocab, d, layers) + vocab, budget, multiple)
+
+
+def widest_up_to_a_limit(budget, vocab, layers, multiple):
+    """Every width below 5,000 is tried."""
+    widths = range(multiple, 5000, multiple)
+    return max((d for d in widths if parameters(vocab, d, layers) <= budget), default=0)
+
+
 def widest_rounded(budget, vocab, layers, multiple):
     """The nearest multiple, which may be too wide."""
     exact = _widest(lambda d: parameters(vocab, d, layers), budget, 1)
@@ -238,6 +283,7 @@ def _widest_cases(seed: int) -> list[Case]:
     width = multiple * int(rng.integers(3, 9))
     return [
         case("a small model", 600, 10, 1, 2),
+        case("a little room", parameters(20, 16, 2) + 3, 20, 2, 4),
         case("the budget is used up", 616, 10, 1, 2),
         case("one parameter short", parameters(50, 24, 2) - 1, 50, 2, 8),
         case("a table larger than the layers", 1_000_000, 9_000, 1, 4),
@@ -246,6 +292,7 @@ def _widest_cases(seed: int) -> list[Case]:
         case("other sizes, used up", parameters(vocab, width, layers), vocab, layers, multiple),
         case("other sizes, one short", parameters(vocab, width, layers) - 1, vocab, layers, multiple),
         case("the base model of 2017", 65_000_000, 37_000, 6, 64),
+        case("very wide", parameters(100, 40_960, 1) + 9, 100, 1, 512),
     ]  # fmt: skip
 
 
@@ -279,7 +326,8 @@ WIDEST = Spec(
     name="hw07.widest",
     statement="widest(budget, vocab, layers, multiple): the largest width D, a multiple of `multiple`, at "
     "which the post-norm Transformer of 2017 has at most `budget` parameters; `layers` in each stack, the "
-    "inner width is 4 D, one table for both languages and the output, biases included; 0 if nothing fits; an int",
+    "inner width is 4 D, one table for both languages and the output, biases included but for the output; no "
+    "parameters in the positions, no norm after the stacks; 0 if nothing fits; an int",
     required=("budget", "vocab", "layers", "multiple"),
     reference=_widest_reference,
     cases=_widest_cases,
@@ -330,6 +378,18 @@ WIDEST = Spec(
             seen="made for this book", chapter=9,
         ),
         Mutant(
+            "a bias for the output", widest_with_output_bias, "nothing wider fits",
+            symptom="One step too narrow where less than `vocab` parameters are left.",
+            cause="The output is the table alone: no number is added for each word.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
+            "a limit on the width", widest_up_to_a_limit, "nothing wider fits",
+            symptom="Right for the models that were tried, and never wider than a number in the code.",
+            cause="The loop over the widths has an end of its own. Only the budget may end it.",
+            seen="made for this book", chapter=9,
+        ),
+        Mutant(
             "rounded to the nearest", widest_rounded, "it fits",
             symptom="Over the budget half of the time.",
             cause="A budget asks for rounding down.",
@@ -357,7 +417,8 @@ def _gradient_reference(
 
 def _excess(logits: Tensor, answers: Tensor, right: float, other: float) -> Tensor:
     """Softmax less a target with `right` on the answer and `other` elsewhere, at every place."""
-    target = torch.full_like(logits, other).scatter(-1, answers[..., None], right)
+    words = answers.clamp(0, logits.shape[-1] - 1)  # where pad is none, any: it does not count
+    target = torch.full_like(logits, other).scatter(-1, words[..., None], right)
     return logits.softmax(-1) - target
 
 
@@ -426,6 +487,13 @@ def gradient_overflows(logits, answers, smoothing, pad):
     return _plain_gradient(logs, answers, smoothing, pad)
 
 
+def gradient_looks_padding_up(logits, answers, smoothing, pad):
+    """A row of zeros and a 1 for every place, also where the number is no word."""
+    right = functional.one_hot(answers, logits.shape[-1]).to(logits.dtype)
+    target = (1 - smoothing) * right + smoothing / logits.shape[-1]
+    return _over_words(logits.softmax(-1) - target, answers, pad)
+
+
 def _gradient_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
@@ -444,6 +512,7 @@ def _gradient_cases(seed: int) -> list[Case]:
         case("a sentence with padding", [2], 4, 5, 0.1),
         case("two sentences of different lengths", [5, 2], 5, 6, 0.2),
         case("padding is number 4", [1, 3, 4], 4, 7, 0.1, pad=4),
+        case("padding is number -100", [2, 3], 3, 5, 0.1, pad=-100),
         case("one row is padding only", [3, 0], 3, 8, 0.0),
         case("no word at all", [0, 0], 3, 5, 0.1),
         case("large scores", [2, 3], 3, 6, 0.1, scale=1e4),
@@ -459,14 +528,27 @@ def _ordinary(case: Case) -> bool:
     return case.dtype == torch.float64 and bool(_real(case).any())
 
 
+def _first_place(wrong: np.ndarray, expected: str, got: np.ndarray) -> Problem | None:
+    """The first place, (B, L), at which something is wrong, and what stands there."""
+    if not wrong.any():
+        return None
+    row, place = np.argwhere(wrong)[0]
+    return Problem(f"{expected}, at place {place} of row {row}", brief(got[row, place]))
+
+
+def _numbers(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)
+    return _first_place(~np.isfinite(got).all(-1), "numbers", got)
+
+
 def _sums_to_zero(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)[_real(case)]
-    return compare(np.zeros_like(sums), sums, ROUNDING, "the sums of the rows")
+    sums = run.value(case).sum(-1)
+    return _first_place(_real(case) & ~(np.abs(sums) <= ROUNDING), "the sum 0", sums)
 
 
 def _no_pull_on_padding(run: Run, case: Case) -> Problem | None:
-    got = run.value(case)[~_real(case)]
-    return compare(np.zeros_like(got), got, 0.0, "at padded places")
+    got = run.value(case)
+    return _first_place(~_real(case) & (got != 0).any(-1), "zeros (answers is pad)", got)
 
 
 def _still_at_the_target(run: Run, case: Case) -> Problem | None:
@@ -519,7 +601,7 @@ SCORE_GRADIENT = Spec(
     name="hw07.score_gradient",
     statement="score_gradient(logits, answers, smoothing, pad): the gradient, by the logits, of the mean "
     "cross-entropy per word, (B, L, V), by a formula, without autograd; logits (B, L, V), answers (B, L); "
-    "where the answer is pad no word stands. The target is 1 - smoothing for the right word and smoothing/V "
+    "where the answer is pad, any whole number, no word stands. The target is 1 - smoothing for the right word and smoothing/V "
     "for each of the V words on top. Without any word the gradient is 0",
     required=("logits", "answers", "smoothing", "pad"),
     reference=_gradient_reference,
@@ -528,6 +610,12 @@ SCORE_GRADIENT = Spec(
     checks=(
         SHAPE,
         UNTOUCHED,
+        Check(
+            "a number at every size of the scores",
+            "Softmax has a value for scores of any size, and so has the gradient. exp alone has not.",
+            _numbers,
+            when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() > 1000,
+        ),
         Check(
             "nothing pulls where no word stands",
             "At a padded place every number of the gradient is 0.",
@@ -615,10 +703,16 @@ SCORE_GRADIENT = Spec(
             seen="made for this book", chapter=10,
         ),
         Mutant(
-            "exp of large scores", gradient_overflows, "each row sums to 0",
+            "exp of large scores", gradient_overflows, "a number at every size of the scores",
             symptom="NaN once the scores have grown.",
             cause="exp overflows at 710 in float64: softmax subtracts the largest score first.",
             seen="source notes, 002:28", chapter=10,
+        ),
+        Mutant(
+            "padding looked up", gradient_looks_padding_up, "RuntimeError",
+            symptom="Right while padding is a word, and an error when its number is -100.",
+            cause="one_hot takes numbers from 0 to V - 1 alone. Put any word there first: it does not count.",
+            seen="made for this book", chapter=10,
         ),
     ),
     chapter=10,
@@ -628,14 +722,14 @@ SCORE_GRADIENT = Spec(
 # --- The cheapest batches -------------------------------------------------------------------------
 
 
-def _pads(batch: list[int]) -> int:
-    return sum(max(batch) - length for length in batch)
+def _pads(batch: Sequence[int]) -> int:
+    return max(batch) * len(batch) - sum(batch)
 
 
 def _best_cuts(ordered: list[int], num_batches: int) -> int:
     """Try every size of the first batch, and the best for the rest."""
 
-    @cache
+    @functools.cache
     def best(first: int, batches: int) -> float:
         if first == len(ordered):
             return 0
@@ -647,7 +741,7 @@ def _best_cuts(ordered: list[int], num_batches: int) -> int:
     return int(best(0, num_batches))
 
 
-def _fewest_reference(lengths: list[int], num_batches: int) -> int:
+def _fewest_reference(lengths: Sequence[int], num_batches: int) -> int:
     """Some best split never mixes: it cuts the sorted list. All cuts are tried."""
     return _best_cuts(sorted(lengths), num_batches)
 
@@ -684,6 +778,22 @@ def pads_cut_by_cut(lengths, num_batches):
     return _cut_at(ordered, cuts)
 
 
+def pads_merged(lengths, num_batches):
+    """A batch for each sentence; the two neighbors that cost least are merged, again and again."""
+    ordered = sorted(lengths)
+    cuts = list(range(1, len(ordered)))
+    while len(cuts) >= num_batches:
+        cuts.remove(min(cuts, key=lambda cut: _cut_at(ordered, [c for c in cuts if c != cut])))
+    return _cut_at(ordered, cuts)
+
+
+def pads_in_exactly_as_many(lengths, num_batches):
+    """No way is found if a batch would be empty."""
+    if num_batches > len(lengths):
+        return math.inf
+    return _fewest_reference(lengths, num_batches)
+
+
 def pads_and_words(lengths, num_batches):
     """All places, not the padded ones."""
     return _fewest_reference(lengths, num_batches) + sum(lengths)
@@ -693,14 +803,16 @@ def _fewest_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
     def case(label, lengths, num_batches) -> Case:
-        return Case(label, {"lengths": [int(n) for n in lengths], "num_batches": num_batches})
+        return Case(label, {"lengths": tuple(int(n) for n in lengths), "num_batches": num_batches})
 
     def drawn(label, count, longest, num_batches) -> Case:
         """The first lengths for which every short cut but sorting costs something."""
         while True:
             lengths = rng.geometric(2 / longest, size=count).tolist()
             best = _fewest_reference(lengths, num_batches)
-            others = (pads_of_equal_batches, pads_at_the_largest_gaps, pads_cut_by_cut)
+            others = (
+                pads_of_equal_batches, pads_at_the_largest_gaps, pads_cut_by_cut, pads_merged,
+            )  # fmt: skip
             if min(wrong(lengths, num_batches) for wrong in others) > best:
                 return case(label, lengths, num_batches)
 
@@ -710,39 +822,51 @@ def _fewest_cases(seed: int) -> list[Case]:
         case("three short ones and a long one", [2, 7, 2, 2], 2),
         case("more batches than sentences", [5, 2], 4),
         case("many short ones", [1, 1, 6, 1, 3, 1, 1], 2),
+        case("four sentences", [9, 6, 4, 1], 2),
         drawn("nine sentences", 9, 12, 3),
         drawn("sixteen sentences", 16, 20, 4),
         drawn("twenty-two sentences", 22, 40, 5),
+        drawn("forty sentences, ten batches", 40, 80, 10),  # 2 * 10^8 ways to cut the sorted list
     ]
+
+
+def _a_way_is_found(run: Run, case: Case) -> Problem | None:
+    got = run.value(case)
+    return None if np.isfinite(got).all() else Problem("a number of pads", brief(got))
 
 
 def _one_batch(run: Run, case: Case) -> Problem | None:
     lengths = case.arguments["lengths"]
     got = run.value(case, num_batches=1)
-    return compare(np.asarray(_pads(lengths)), got, 0.0, "the padding of a single batch")
+    return compare(np.asarray(_pads(lengths)), got, 0.0, "with num_batches 1, the padding")
 
 
 def _one_for_each(run: Run, case: Case) -> Problem | None:
-    lengths = case.arguments["lengths"]
-    got = run.value(case, num_batches=len(set(lengths)))
-    return compare(np.asarray(0), got, 0.0, "with a batch for each length the padding")
+    batches = len(set(case.arguments["lengths"]))
+    got = run.value(case, num_batches=batches)
+    return compare(np.asarray(0), got, 0.0, f"with num_batches {batches}, the padding")
 
 
 def _any_order(run: Run, case: Case) -> Problem | None:
-    lengths = case.arguments["lengths"]
-    got = run.value(case, lengths=sorted(lengths))
-    return compare(np.asarray(run.value(case)), got, 0.0, "the padding of the sorted lengths")
+    lengths = tuple(sorted(case.arguments["lengths"]))
+    got = run.value(case, lengths=lengths)
+    return compare(np.asarray(run.value(case)), got, 0.0, "with sorted lengths, the padding")
 
 
 FEWEST_PADS = Spec(
     name="hw07.fewest_pads",
     statement="fewest_pads(lengths, num_batches): the smallest number of pad tokens with which sentences of "
-    "these lengths (a list of ints, from 1 up) can be put into at most num_batches batches, of any sizes; in "
+    "these lengths (a tuple of ints, from 1 up) can be put into at most num_batches batches, of any sizes; in "
     "a batch every sentence is padded to the longest; an int",
     required=("lengths", "num_batches"),
     reference=_fewest_reference,
     cases=_fewest_cases,
     checks=(
+        Check(
+            "a way is found",
+            "Sentences can always be put into at most num_batches batches: not all of them need be used.",
+            _a_way_is_found,
+        ),
         SHAPE,
         Check(
             "a single batch",
@@ -787,6 +911,18 @@ FEWEST_PADS = Spec(
             seen="made for this book", chapter=10,
         ),
         Mutant(
+            "the cheapest neighbors merged", pads_merged, "equals the reference",
+            symptom="Often right, and wrong where the cheapest pair belongs into two batches.",
+            cause="A greedy choice, from below: what is merged once is never parted again.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "no batch left empty", pads_in_exactly_as_many, "a way is found",
+            symptom="Infinite where there are more batches than sentences.",
+            cause="Exactly num_batches in place of at most.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
             "all places counted", pads_and_words, "a single batch",
             symptom="Too many by the number of words.",
             cause="The cost of a batch, rows x longest, is not its padding.",
@@ -816,24 +952,25 @@ def loss_by_torch(logits, answers, pad):
 
 
 def loss_in_a_loop(logits, answers, pad):
-    """Word by word, from the last to the first, each with its share of the mean."""
-    words = max(int((answers != pad).sum()), 1)
-    total = logits.new_zeros(())
+    """Word by word, from the last to the first, in powers of 2, and a mean that moves on."""
+    mean, words = logits.new_zeros(()), 0
     for row, word in zip(
         logits.flatten(0, 1).flip(0), answers.flatten().flip(0).tolist(), strict=True
     ):
         if word != pad:
-            total = total + (row.logsumexp(-1) - row[word]) / words
-    return total
+            words += 1
+            bits = (row - row.min()) / math.log(2)
+            mean = mean + (functools.reduce(torch.logaddexp2, bits) - bits[word] - mean) / words
+    return mean * math.log(2)
 
 
 def loss_by_targets(logits, answers, pad):
-    """Log-probabilities against a table of zeros and ones, by einsum."""
+    """Scores from 0 up, and a table of the words' shares of the mean, by einsum."""
     real = answers != pad
     targets = torch.zeros_like(logits).scatter(-1, answers.masked_fill(~real, 0)[..., None], 1.0)
-    targets = targets * real[..., None]
-    log_p = logits - logits.logsumexp(-1, keepdim=True)
-    return -torch.einsum("blv,blv->", targets, log_p) / targets.sum().clamp(min=1)
+    targets = targets * real[..., None] / max(int(real.sum()), 1)
+    scores = logits - logits.amin(-1, keepdim=True)
+    return torch.einsum("blv,blv->", targets, scores.logsumexp(-1, keepdim=True) - scores)
 
 
 def hunted_pads_counted(logits, answers, pad):
@@ -966,7 +1103,7 @@ HUNT = Hunt(
         ),
     ),
     points=4,
-    minutes=30,
+    minutes=20,
     difficulty="core",
     chapter=10,
 )  # fmt: skip
@@ -978,12 +1115,12 @@ ASSIGNMENT = Assignment(
     chapters=(9, 10),
     parts=(
         Task(spec=READS, function="reads", minutes=10, difficulty="warm-up"),
-        Task(spec=WIDEST, function="widest", minutes=15, difficulty="core"),
+        Task(spec=WIDEST, function="widest", minutes=10, difficulty="core"),
         Task(
-            spec=SCORE_GRADIENT, function="score_gradient", minutes=20, difficulty="core",
+            spec=SCORE_GRADIENT, function="score_gradient", minutes=25, difficulty="core",
             forbidden=("torch.autograd.grad", "torch.autograd.backward", "torch.func.grad"),
         ),
-        Task(spec=FEWEST_PADS, function="fewest_pads", minutes=30, difficulty="challenge"),
+        Task(spec=FEWEST_PADS, function="fewest_pads", minutes=35, difficulty="challenge"),
         HUNT,
         Written(
             name="hw07-tied",
@@ -991,11 +1128,14 @@ ASSIGNMENT = Assignment(
             points=2,
             minutes=15,
             rubric="0.5: V D = 37,000 x 512 = 18,944,000 more parameters (about 30 % of 63 million). "
-            "0.5: the fresh tied model says the word it has read, because the residual stream carries its "
-            "row to the output, where it fits itself best; with an output matrix of its own it does not, and "
-            "the loss starts closer to ln V. 1: untied, an input row whose word is not in the batch has a "
-            "gradient of exactly 0; tied, every row gets one at every step, since the softmax runs over all "
-            "V words and each row has made a logit. Half of that point without the reason.",
+            "0.5: tied, with one layer in each stack, the fresh model says the word it has read, because the "
+            "residual stream carries its row to the output, where it fits itself best, and its loss is above "
+            "ln V (measured with V = 37,000: 100 % and 11.7, ln V is 10.5); untied, the logits are near 0 and "
+            "the loss is at ln V. A quarter for the depth: each sublayer adds something to the sum and the norm "
+            "scales it back, so the word's share shrinks (measured: cosine of the end and the row 0.5, and "
+            "0.01 with six layers). 0.75: untied, an input row whose word is not in the batch has a gradient of "
+            "exactly 0; tied, every row gets one at every step, since the softmax runs over all V words and each "
+            "row has made a logit. Half of that without the reason.",
         ),
         Written(
             name="hw07-below",
@@ -1005,17 +1145,21 @@ ASSIGNMENT = Assignment(
             rubric="0.5 for each of two innocent causes with its mechanism (dropout on in training only; "
             "the training loss is an average over an epoch in which the weights got better; label smoothing "
             "or other regularization in the training loss only; an easier validation set), at most 1. "
-            "0.5: a fault (the same sentences in both sets; padding counted; evaluation divides by places "
-            "or by batches of another kind). 0.5: a measurement that would tell, such as the training "
-            "sentences evaluated exactly as the validation sentences are, with the same weights and in eval mode.",
+            "0.5: a fault of the evaluation (padding counted; divided by places or by batches of another kind; the "
+            "answer read along, for want of a causal mask or of the shift), and why a leak alone does not do it: "
+            "sentences that stand in both sets are at best as easy as the training set, measured alike. "
+            "0.5: a measurement that would tell, such as the same sentences with the same weights and dropout off "
+            "through the training's loss and the evaluation's: equal if the causes are innocent (smoothing aside), "
+            "lower in the evaluation if that is wrong. A quarter for evaluating the training sentences as the "
+            "validation sentences are: it tells an easier set, and not a wrong evaluation.",
         ),
         Written(
             name="hw07-experiment",
             kind="experiment",
             points=3,
             minutes=25,
-            rubric="1: the code runs, compares with the undisturbed accuracy at the same places, leaves "
-            "padding out, and never replaces a word by itself. 1: the finding with numbers: the next word is "
+            rubric="1: the code runs, compares with the undisturbed accuracy at the same places, "
+            "and never replaces a word by itself. 1: the finding with numbers: the next word is "
             "hit hard (measured: 3 % right after place 2, 41 % after place 4, a few points more or less with "
             "other draws), one word later 98 % are right again. 1: a careful conclusion: what counts as wrong "
             "is often a repair (72 % of the rows say `hundred` one word late) or fits the new beginning; the "

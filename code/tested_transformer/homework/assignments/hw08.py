@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,10 +12,37 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...errors import complain
+from ...specs.judge import (
+    EQUAL,
+    SHAPE,
+    UNTOUCHED,
+    Case,
+    Check,
+    Mutant,
+    Problem,
+    Run,
+    Spec,
+    brief,
+    compare,
+)
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
+
+
+def _whole_numbers(answer: Any, arguments: dict[str, Any]) -> Any:
+    """A list or a tuple of whole numbers is as good as a tensor."""
+    if isinstance(answer, list | tuple) and all(_is_whole(number) for number in answer):
+        return torch.tensor([int(number) for number in answer], dtype=torch.int64)
+    return answer
+
+
+def _is_whole(number: Any) -> bool:
+    if isinstance(number, Tensor):
+        return number.ndim == 0 and not number.is_floating_point()
+    return isinstance(number, int | np.integer)
+
 
 # --- Min-p ----------------------------------------------------------------------------------------
 
@@ -55,6 +84,12 @@ def min_p_strict(logits, share):
     return _rule_out(logits, logits - top <= np.log(share))
 
 
+def min_p_with_a_large_number(logits, share):
+    """-1e9 in place of -inf."""
+    p = logits.softmax(-1)
+    return logits.masked_fill(p < share * p.amax(-1, keepdim=True), -1e9)
+
+
 def min_p_as_probabilities(logits, share):
     """Logarithms of what is left."""
     p = logits.softmax(-1)
@@ -87,6 +122,16 @@ def _likeliest_stay(run: Run, case: Case) -> Problem | None:
         if not np.isfinite(kept[likeliest]).all():
             return Problem(f"row {row}: words {likeliest.tolist()} stay", f"{kept[likeliest]}")
     return None
+
+
+def _ruled_out(run: Run, case: Case) -> Problem | None:
+    """No number but the word's own score, or -inf: where it must go, a number below all scores is a try."""
+    expected, got = run.expected(case)[0], run.value(case)
+    tried = np.isneginf(expected) & np.isfinite(got) & (got < case.arrays()["logits"].min())
+    if not tried.any():
+        return None
+    row, word = np.argwhere(tried)[0]
+    return Problem(f"-inf for word {word} of row {row}", brief(got[row, word]))
 
 
 def _kept_as_they_were(run: Run, case: Case) -> Problem | None:
@@ -123,11 +168,20 @@ MIN_P = Spec(
     cases=_min_p_cases,
     checks=(
         SHAPE,
-        UNTOUCHED,
+        replace(
+            UNTOUCHED,
+            explain="The function changes its caller's tensor. Assigning to a part of it, logits[...] = ..., "
+            "does that, and so do operations whose name ends in _.",
+        ),
         Check(
             "the likeliest words stay",
             "The likeliest word of a row is never ruled out, nor one that is exactly as likely.",
             _likeliest_stay,
+        ),
+        Check(
+            "ruled out is -inf",
+            "The score of a word that is ruled out is -inf, and no other number.",
+            _ruled_out,
         ),
         Check(
             "what stays is what it was",
@@ -170,6 +224,12 @@ MIN_P = Spec(
             "more than the share", min_p_strict, "the likeliest words stay",
             symptom="At a share of 1 nothing is left.",
             cause="The threshold itself is ruled out.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a large negative number", min_p_with_a_large_number, "ruled out is -inf",
+            symptom="Nothing is seen in a softmax; a filter that looks for -inf afterward finds none.",
+            cause="-1e9, or another finite number, in place of -inf.",
             seen="made for this book", chapter=11,
         ),
         Mutant(
@@ -261,9 +321,13 @@ def _slots_cases(seed: int) -> list[Case]:
 
 def _empty_slots(run: Run, case: Case) -> Problem | None:
     a, got = case.arguments, run.value(case)
-    full = min(a["fed"], a["size"])
-    wanted = np.where(np.arange(a["size"]) < full, 0, -1)
-    return compare(wanted, np.where(got < 0, got, 0), 0.0, "with 0 for a full slot, the slots")
+    empty = np.arange(a["size"]) >= a["fed"]
+    wrong = np.flatnonzero(empty != (got == -1))
+    if not len(wrong):
+        return None
+    slot = wrong[0]
+    wanted = "-1, for it is empty" if empty[slot] else f"a token, for {a['fed']} were fed"
+    return Problem(f"in slot {slot} {wanted}", f"{got[slot]}, in {brief(got)}")
 
 
 def _first_tokens(run: Run, case: Case) -> Problem | None:
@@ -293,6 +357,7 @@ SLOTS = Spec(
     "token takes the slot of the oldest, except that the first `sinks` tokens stay for good; 0 <= sinks < size",
     required=("fed", "size", "sinks"),
     reference=_slots_reference,
+    read=_whole_numbers,
     cases=_slots_cases,
     checks=(
         SHAPE,
@@ -425,6 +490,13 @@ def guesses_last_place_again(p, q, drafted, coins):
     return p[place].clone() if accepted.all() else _after(p, accepted, lambda n: _residual(p, q, n))
 
 
+def guesses_up_to_the_ratio(p, q, drafted, coins):
+    """coin <= p/q."""
+    places = torch.arange(len(drafted))
+    accepted = coins <= p[places, drafted] / q[places, drafted]
+    return _after(p, accepted, lambda n: _residual(p, q, n))
+
+
 def guesses_by_distance(p, q, drafted, coins):
     """|p - q|."""
 
@@ -458,6 +530,13 @@ def _guesses_cases(seed: int) -> list[Case]:
             coins[refused + 1 :] = accepting[refused + 1 :]
         return Case(label, {"p": p, "q": q, "drafted": drafted, "coins": coins}, dtype)
 
+    def exactly(label, first, coin) -> Case:
+        """Word 0 is guessed, and its coin is p/q to the last bit."""
+        p, q = np.array([first, [0.5, 0.25, 0.25]]), np.array([[0.5, 0.5, 0.0]])
+        return Case(
+            label, {"p": p, "q": q, "drafted": np.array([0]), "coins": np.array([float(coin)])}
+        )
+
     hand = {"p": np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), "q": np.array([[0.2, 0.7, 0.1]])}
     return [
         Case("by hand, refused", {**hand, "drafted": np.array([1]), "coins": np.array([0.6])}),
@@ -467,6 +546,8 @@ def _guesses_cases(seed: int) -> list[Case]:
         case("four guesses, the first refused", 4, 5, refused=0),
         case("five guesses, the third refused", 5, 7, refused=2),
         case("no guess", 0, 4),
+        exactly("the large model never says it, and the coin is 0", [0.0, 1.0, 0.0], 0.0),
+        exactly("the coin is exactly p/q", [0.25, 0.25, 0.5], 0.5),
         case("float32", 6, 9, refused=3, dtype=torch.float32),
     ]
 
@@ -488,6 +569,15 @@ def _ratio(case: Case) -> np.ndarray:
     a = case.arguments
     places = np.arange(len(a["drafted"]))
     return np.minimum(1.0, a["p"][places, a["drafted"]] / a["q"][places, a["drafted"]])
+
+
+def _exactly_at_it(case: Case) -> bool:
+    return _guessing(case) and bool((case.arguments["coins"] == _ratio(case)).any())
+
+
+def _equality_refuses(run: Run, case: Case) -> Problem | None:
+    expected, tolerance = run.expected(case)
+    return compare(expected, run.value(case), tolerance)
 
 
 def _all_accepted(run: Run, case: Case) -> Problem | None:
@@ -531,7 +621,7 @@ def _not_again(run: Run, case: Case) -> Problem | None:
 
 
 def _has_refusal(case: Case) -> bool:
-    return _guessing(case) and _refused_at(case) is not None
+    return _guessing(case) and _refused_at(case) is not None and not _exactly_at_it(case)
 
 
 AFTER_GUESSES = Spec(
@@ -560,13 +650,13 @@ AFTER_GUESSES = Spec(
             "a guess too many",
             "If every guess is accepted, the large model has scored one more place: the last row of p.",
             _all_accepted,
-            when=lambda case: case.dtype == torch.float64,
+            when=lambda case: case.dtype == torch.float64 and bool((_ratio(case) > 0).all()),
         ),
         Check(
             "accepted below p/q, refused above",
             "A guess is judged by p/q of its own word. The small model proposed it as often as q says.",
             _edge_of_the_ratio,
-            when=_guessing,
+            when=lambda case: _guessing(case) and bool((_ratio(case) > 0).all()),
         ),
         Check(
             "nothing after the first refusal counts",
@@ -579,6 +669,12 @@ AFTER_GUESSES = Spec(
             "A word is refused because the small model says it too often: p - q is below 0 there.",
             _not_again,
             when=_has_refusal,
+        ),
+        Check(
+            "a coin of exactly p/q refuses",
+            "Accepted is a coin below p/q. A coin may be 0, and a word with p = 0 must never be accepted.",
+            _equality_refuses,
+            when=_exactly_at_it,
         ),
         EQUAL,
     ),
@@ -620,6 +716,12 @@ AFTER_GUESSES = Spec(
             seen="made for this book", chapter=11,
         ),
         Mutant(
+            "accepted at p/q itself", guesses_up_to_the_ratio, "a coin of exactly p/q refuses",
+            symptom="Once in a long while a word is said that the large model rules out.",
+            cause="<= in place of <, or > in place of >=.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
             "the distance of p and q", guesses_by_distance, "what was refused does not come back",
             symptom="Words that q says too often come even more often.",
             cause="The absolute value keeps what must be cut off.",
@@ -633,7 +735,7 @@ AFTER_GUESSES = Spec(
 # --- The likeliest sentence of a chain ------------------------------------------------------------
 
 
-def _logs(probabilities: Any) -> np.ndarray:
+def _logs(probabilities: Any) -> Any:
     with np.errstate(divide="ignore"):
         return np.log(np.asarray(probabilities, dtype=np.float64))
 
@@ -662,10 +764,9 @@ def _likeliest_reference(first, after, eos: int, longest: int) -> np.ndarray:
 
 
 def _as_words(answer: Any, arguments: dict[str, Any]) -> Any:
-    """A list of ints is as good as a tensor."""
-    if isinstance(answer, list | tuple) and all(isinstance(word, int) for word in answer):
-        return torch.tensor(answer, dtype=torch.int64)
-    return answer
+    if answer is None:
+        raise complain(ValueError, "the answer", "None", "a sentence")
+    return _whole_numbers(answer, arguments)
 
 
 def chain_greedy(first, after, eos, longest):
@@ -719,6 +820,49 @@ def chain_of_the_shortest(first, after, eos, longest):
     return _back(came_from, length, eos)
 
 
+def chain_one_word_more(first, after, eos, longest):
+    """One step for each of the `longest` words, after the first."""
+    return torch.from_numpy(_likeliest_reference(first, after, eos, longest + 1))
+
+
+def chain_settled_once(first, after, eos, longest):
+    """Dijkstra: the likeliest way to each word, however long, and none after it."""
+    ways = [(-float(_logs(p)), [word]) for word, p in enumerate(first.tolist()) if p > 0]
+    settled = set()
+    heapq.heapify(ways)
+    while ways:
+        cost, words = heapq.heappop(ways)
+        if words[-1] == eos:
+            return torch.tensor(words)
+        if words[-1] in settled:
+            continue
+        settled.add(words[-1])
+        if len(words) == longest:
+            continue
+        for word, p in enumerate(after[words[-1]].tolist()):
+            if p > 0:
+                heapq.heappush(ways, (cost - float(_logs(p)), [*words, word]))
+    return None
+
+
+def chain_by_beams(first, after, eos, longest):
+    """The 50 likeliest beginnings of each length."""
+    beams, rows = [(0.0, [])], [*_logs(after), _logs(first)]
+    ended = [(-np.inf, [eos])]
+    for _ in range(longest):
+        beams = [(score + gain, [*words, word]) for score, words in beams
+                 for word, gain in enumerate(rows[words[-1] if words else -1])]  # fmt: skip
+        ended += [beam for beam in beams if beam[1][-1] == eos]
+        open_ones = [beam for beam in beams if beam[1][-1] != eos and beam[0] > -np.inf]
+        beams = heapq.nlargest(50, open_ones, key=lambda beam: beam[0])
+    return torch.tensor(max(ended, key=lambda beam: beam[0])[1])
+
+
+def chain_of_small_numbers(first, after, eos, longest):
+    """1e-9 is added, so that no logarithm is infinite."""
+    return torch.from_numpy(_likeliest_reference(first + 1e-9, after + 1e-9, eos, longest))
+
+
 def chain_by_the_mean(first, after, eos, longest):
     """The mean log-probability of a word."""
     scores, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
@@ -743,6 +887,38 @@ def chain_through_the_end(first, after, eos, longest):
         words.append(int(word[words[-1]]))
     words = words[::-1]
     return torch.tensor(words[: words.index(eos) + 1] if eos in words else words)
+
+
+def _detour() -> dict[str, np.ndarray]:
+    """Word 3 is likelier by way of 1 and 2, and then too late: 3 4 5 0 is right, 1 0 can be said."""
+    after = np.zeros((6, 6))
+    after[1, [0, 2]] = 0.01, 0.99
+    after[[0, 2, 3, 4, 5], [0, 3, 4, 5, 0]] = 1.0
+    return {"first": np.array([0.0, 0.9, 0.0, 0.1, 0.0, 0.0]), "after": after}
+
+
+def _rare_words() -> dict[str, np.ndarray]:
+    """One sentence, 1 2 3 0, with the probability 1e-36; all else leads to word 4, which never ends."""
+    after = np.zeros((5, 5))
+    after[[1, 2, 3], [2, 3, 0]] = 1e-9
+    after[:, 4] = 1 - after.sum(1)
+    return {"first": np.array([0.0, 1e-9, 0.0, 0.0, 1 - 1e-9]), "after": after}
+
+
+def _many_beginnings() -> dict[str, np.ndarray]:
+    """20 words that follow each other and hardly ever end, and a rare one, 21, that leads to the end.
+
+    21 22 23 0 has the probability 1e-6. 400 beginnings of two words, 8,000 of three, are likelier.
+    """
+    count = 24
+    after = np.zeros((count, count))
+    often = slice(1, 21)
+    after[often, 0] = 1e-9 * np.arange(1, 21)
+    after[often, often] = (1 - after[often, :1]) / 20
+    after[[0, 21, 22, 23], [0, 22, 23, 0]] = 1.0
+    first = np.zeros(count)
+    first[often], first[21] = (1 - 1e-6) / 20, 1e-6
+    return {"first": first, "after": after}
 
 
 def _chain_cases(seed: int) -> list[Case]:
@@ -773,12 +949,18 @@ def _chain_cases(seed: int) -> list[Case]:
     path[count - 2, 0] = 0.005
     path[:, count - 1] = 1 - path.sum(1)
     start = np.eye(count)[1]
+    chain = {"first": np.array([0.0, 0.4, 0.6, 0.0]), "after": np.array([
+        [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]])}  # fmt: skip
     return [
         Case("four words", {**three, "eos": 0, "longest": 4}),
         Case("four words, at most three said", {**three, "eos": 0, "longest": 3}),
+        Case("four words, at most two said", {**chain, "eos": 0, "longest": 2}),
+        Case("a detour that is too long", {**_detour(), "eos": 0, "longest": 4}),
+        Case("rare words", {**_rare_words(), "eos": 0, "longest": 8}),
         drawn("five words", 5, 0, 6, 3),
         drawn("six words, EOS is 4", 6, 4, 7, 4),
         drawn("nine words", 9, 2, 12, 4),
+        Case("many likely beginnings", {**_many_beginnings(), "eos": 0, "longest": 6}),
         Case("a long way", {"first": start, "after": path, "eos": 0, "longest": 30}, torch.float32),
     ]  # fmt: skip
 
@@ -786,8 +968,10 @@ def _chain_cases(seed: int) -> list[Case]:
 def _ends_once(run: Run, case: Case) -> Problem | None:
     a, got = case.arguments, run.value(case)
     longest, eos, vocab = a["longest"], a["eos"], len(a["first"])
-    if got.ndim != 1 or got.dtype.kind not in "iu" or not 1 <= len(got) <= longest:
-        return Problem(f"1 to {longest} whole numbers", f"shape {got.shape}, {got.dtype}")
+    if got.ndim != 1 or got.dtype.kind not in "iu":
+        return Problem("whole numbers, (N)", f"shape {got.shape}, {got.dtype}")
+    if not 1 <= len(got) <= longest:
+        return Problem(f"1 to {longest} words", f"{len(got)} words: {got.tolist()[:12]}")
     if ((got < 0) | (got >= vocab)).any():
         return Problem(f"words from 0 to {vocab - 1}", str(got.tolist()))
     if got[-1] != eos or (got[:-1] == eos).any():
@@ -870,6 +1054,30 @@ LIKELIEST = Spec(
             "the best mean", chain_by_the_mean, "no sentence is likelier",
             symptom="Long sentences, though a shorter one is likelier.",
             cause="The log-probability is divided by the length: the length penalty 1.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "one word too many", chain_one_word_more, "a sentence that ends",
+            symptom="Right, but for sentences of longest + 1 words.",
+            cause="The first word is one of the `longest`: longest - 1 steps follow it.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "each word settled once", chain_settled_once, "no sentence is likelier",
+            symptom="Right where there is time enough, and wrong where the likeliest way to a word is too long.",
+            cause="A shortest path (Dijkstra) keeps one way to each word, whatever its length.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a beam", chain_by_beams, "no sentence is likelier",
+            symptom="Right for most tables, and wrong where the right beginning is a rare one.",
+            cause="Fifty beginnings are kept, whatever their last words; one for each last word is enough, and needed.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a little added to 0", chain_of_small_numbers, "it can be said",
+            symptom="What can not be said is said, where all that can be said is rarer still.",
+            cause="A small number is put in place of 0, so that its logarithm is finite. It should be -inf.",
             seen="made for this book", chapter=11,
         ),
         Mutant(
@@ -1062,7 +1270,7 @@ HUNT = Hunt(
         ),
     ),
     points=4,
-    minutes=30,
+    minutes=20,
     difficulty="core",
     chapter=11,
 )  # fmt: skip
@@ -1076,7 +1284,7 @@ ASSIGNMENT = Assignment(
         Task(spec=MIN_P, function="min_p", minutes=10, difficulty="warm-up"),
         Task(spec=SLOTS, function="slots", minutes=15, difficulty="core"),
         Task(spec=AFTER_GUESSES, function="after_guesses", minutes=20, difficulty="core"),
-        Task(spec=LIKELIEST, function="likeliest", minutes=30, difficulty="challenge"),
+        Task(spec=LIKELIEST, function="likeliest", minutes=40, difficulty="challenge"),
         HUNT,
         Written(
             name="hw08-window",
@@ -1097,9 +1305,11 @@ ASSIGNMENT = Assignment(
             minutes=15,
             rubric="1: the calculation: accepted min(p, q) = 0.5 and 0.1, refused 0.4 in all; the right rule gives the "
             "0.4 to the second word (0.5, 0.5), the wrong one gives 0.4 p = 0.2 to each: 0.7 and 0.3. "
-            "0.5: the bias goes toward the small model's favorites: in general min(p, q) + r p with "
-            "r = 1 - sum min(p, q), too much wherever q >= p. 0.5: what q does decide: how many guesses are "
-            "accepted, hence the speed and never the words' distribution; with q = p all are accepted.",
+            "0.5: in general min(p, q) + r p with r = 1 - a and a = sum min(p, q), so p times min(1, q/p) + 1 - a: "
+            "too often come exactly the words with min(1, q/p) > a, those with q >= p among them, and too rarely "
+            "those that the small model says much too rarely; a quarter for q >= p alone. 0.5: what q does decide: "
+            "how many guesses are accepted, hence the speed and never the words' distribution; with q = p all are "
+            "accepted.",
         ),
         Written(
             name="hw08-experiment",
