@@ -61,7 +61,9 @@ def test_a_test_that_refuses_what_is_right_gets_nothing():
 
     verdict = judge_hunt(HUNT, picky)
     assert verdict.points == 0
-    assert "A right implementation is refused: AssertionError: at `raise AssertionError" in repr(verdict)
+    assert "A right implementation is refused: AssertionError: at `raise AssertionError" in repr(
+        verdict
+    )
 
 
 def test_a_value_that_is_returned_is_no_verdict():

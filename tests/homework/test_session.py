@@ -15,6 +15,7 @@ from jails import SMALL, needs_jail, outcome
 
 from tested_transformer.homework import session as ours
 from tested_transformer.homework import wire
+from tested_transformer.homework.assignments import part
 from tested_transformer.homework.jail import Limits
 from tested_transformer.homework.session import Ended, Remote, Session, StudentError
 from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
@@ -481,6 +482,38 @@ def test_what_is_forbidden_ends_the_submission_by_whatever_name():
         assert ended.value.text == "F.scaled_dot_product_attention is not allowed in this task"
         with pytest.raises(Ended, match="forbidden"):  # it stays ended
             Remote(student, "square")(x)
+
+
+DERIVED = """
+import torch
+
+def ways(x):
+    return {
+        "backward": lambda: f(x.requires_grad_()).backward(),
+        "Tensor": lambda: torch.Tensor.backward(f(x.requires_grad_())),
+        "autograd": lambda: torch.autograd.grad(f(x.requires_grad_()), x),
+        "jacobian": lambda: torch.autograd.functional.jacobian(f, x),
+        "grad": lambda: torch.func.grad(f)(x), "vjp": lambda: torch.func.vjp(f, x)[1](f(x)),
+        "jacrev": lambda: torch.func.jacrev(f)(x), "jacfwd": lambda: torch.func.jacfwd(f)(x),
+        "jvp": lambda: torch.func.jvp(f, (x,), (x,)),
+    }
+
+def f(x): return x.square().sum()
+
+def tried(name, x):
+    try: return str(ways(x)[name]())
+    except Exception as error: return type(error).__name__
+"""
+
+
+@needs_jail
+def test_a_task_to_derive_closes_every_door_to_automatic_differentiation():
+    """`backward` is a method, which nobody sees in the code: it calls a function that is forbidden."""
+    names = ("backward", "Tensor", "autograd", "jacobian", "grad", "vjp", "jacrev", "jacfwd", "jvp")
+    forbidden = part("hw02.entropy_gradient").forbidden
+    with Session(DERIVED, forbidden=forbidden, limits=SMALL) as student:
+        tried = {name: student.call("tried", [name, torch.ones(3)], {})[0] for name in names}
+    assert set(tried.values()) == {"Forbidden"}, tried
 
 
 ABSENT = """

@@ -120,7 +120,7 @@ class _Names:
 def borrowed(code: str) -> str:
     """What a function's code imports of this book's package, whose answers it may not use; "" for nothing.
 
-    `code` holds what the function needs and nothing else, as `needed_for` gives it.
+    `code` holds what the function needs and nothing else, as `named_by` gives it.
 
     Raises: SyntaxError if the code is not Python.
     """

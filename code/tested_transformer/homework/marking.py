@@ -17,7 +17,7 @@ from .jail import Limits
 from .marks import Marks, PartMarks
 from .reading import Source, defined_names, defines, is_stub, read_submission
 from .session import Ended, Remote, Session
-from .slicing import needed_for
+from .slicing import named_by, needed_for
 from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
 
 # What stands in a cell for an answer in words when it is handed out.
@@ -98,7 +98,7 @@ def mark_part(
         return none(verdict="not written")
     code = needed_for(source.code, part.function)
     forbidden = getattr(part, "forbidden", ())
-    if used := not_allowed(code, forbidden):
+    if used := not_allowed(named_by(source.code, part.function), forbidden):
         return none(verdict="forbidden", flags=("forbidden",), got=f"`{used}`")
     try:
         with open_session(code, forbidden=forbidden) as session:

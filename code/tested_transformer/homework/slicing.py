@@ -18,6 +18,20 @@ def needed_for(code: str, function: str) -> str:
 
     Raises: SyntaxError if the code is not Python, which no code read from a notebook is.
     """
+    text, names = _slice(code, function)
+    return code if names & UNKNOWN else text
+
+
+def named_by(code: str, function: str) -> str:
+    """The same, of what can be seen: to be searched, where more would blame a function for an experiment.
+
+    Raises: SyntaxError if the code is not Python.
+    """
+    return _slice(code, function)[0]
+
+
+def _slice(code: str, function: str) -> tuple[str, set[str]]:
+    """The statements, and every name that they read."""
     statements = ast.parse(code).body
     lines = code.encode().split(b"\n")  # columns count bytes
     texts = [_text(lines, statement) for statement in statements]
@@ -32,9 +46,7 @@ def needed_for(code: str, function: str) -> str:
             break
         chosen |= new
         names |= set().union(*(reads[i] for i in new))
-    if names & UNKNOWN:
-        return code
-    return "\n".join(texts[i] for i in sorted(chosen)) + "\n"
+    return "\n".join(texts[i] for i in sorted(chosen)) + "\n", names
 
 
 def _imports(statement: ast.stmt) -> bool:
