@@ -150,6 +150,19 @@ LOOK_UP = Spec(
             chapter=1,
         ),
         Mutant(
+            "worked out in float32",
+            lambda labels, value, asked, sharpness: torch.softmax(
+                matches(labels, asked) * float(sharpness), -1
+            ).to(value.dtype)
+            @ value,
+            "an average of equal values is that value",
+            symptom="Right in seven digits, and value has fifteen.",
+            cause="True and False times a number of Python are float32, and so are their weights. To "
+            "widen them later brings no digit back.",
+            seen=MADE,
+            chapter=1,
+        ),
+        Mutant(
             "the first match alone",
             lambda labels, value, asked, sharpness: torch.softmax(
                 (
@@ -511,7 +524,7 @@ WHO = Spec(
             "the weights sum to 1",
             symptom="Right while there are no more tokens than numbers in a value; with one token "
             "more the weights sum to anything.",
-            cause="output = weights @ value alone: that the weights sum to 1 is an equation too.",
+            cause="The values alone: 4 w1 + 8 w2 = 5 has many solutions.",
             seen=MADE, chapter=1,
         ),
         Mutant(
@@ -619,7 +632,8 @@ HUNT = Hunt(
     mutants=(
         Mutant(
             "K.T with a batch", TransposeAll(), "the hunt",
-            symptom="It fails on a batch, or mixes samples where all sizes are equal.",
+            symptom="With batch axes it raises; if all sizes are equal it does not raise, but mixes "
+            "samples.",
             cause="`.T` turns all axes round; with a batch only the last two may change: `.mT`.",
             seen="source notes, 001:748, 001:1314, 004:147", chapter=1,
         ),
@@ -667,13 +681,14 @@ HUNT = Hunt(
         ),
         Mutant(
             "half of the digits", _in_single, "the hunt",
-            symptom="float64 goes in and comes out, and the last nine digits are noise.",
+            symptom="float64 goes in and comes out, and the last nine digits are noise. How far apart may "
+            "your comparison let two float64 numbers be?",
             cause="Everything is computed in float32 on the way.",
             seen=MADE, chapter=1,
         ),
     ),
     points=4,
-    minutes=30,
+    minutes=40,
     difficulty="core",
     chapter=1,
 )  # fmt: skip
@@ -684,37 +699,38 @@ ASSIGNMENT = Assignment(
     weeks="1",
     chapters=(0, 1),
     parts=(
-        Task(LOOK_UP, "look_up", 10, "warm-up", ("F.scaled_dot_product_attention",)),
-        Task(UNSHUFFLE, "unshuffle", 15, "core"),
-        Task(ONE_WAY, "one_way", 15, "core"),
+        Task(LOOK_UP, "look_up", 15, "warm-up", ("F.scaled_dot_product_attention",)),
+        Task(UNSHUFFLE, "unshuffle", 20, "core"),
+        Task(ONE_WAY, "one_way", 10, "warm-up"),
         Task(WHO, "who_was_read", 30, "challenge"),
         HUNT,
         Written(
-            "hw01-count", "explanation", 2, 15,
+            "hw01-count", "explanation", 2, 20,
             "1 point: without the begin sign the layer can not count, with the argument: the sequence "
             "twice over has the same average (each weight is halved, each value comes twice), but "
             "twice the count. 1 point: with the begin sign it can be read off: n_vier / (n + 1) and "
-            "1 / (n + 1) are both averages that even weights give, and their quotient is n_vier; "
-            "the division is not done by the attention. A begin sign named without a way to "
+            "1 / (n + 1) are both averages that even weights give, and their quotient, a function of the "
+            "output, is n_vier; it needs no n from elsewhere. A begin sign named without a way to "
             "the number earns half a point.",
         ),
         Written(
             "hw01-what-a-share-says", "explanation", 2, 15,
-            "1 point: the conclusion does not follow, since the vector at und was made by looking at "
-            "other words, so what stands there is not known from its name (chapter 0: the tens were "
-            "noted at und). 1 point: an experiment that changes one thing and looks at the output "
-            "(exchange the vector at zwanzig or at und for that of another number, everything else "
-            "left alone), with what each outcome would mean. Training another model or looking at "
-            "more heat maps is no such experiment.",
+            "1 point: the second claim is refuted by what chapter 0 did: vier und zwanzig and vier und "
+            "dreissig differ in one part, so what their notes at und say of the tens came from there, "
+            "while the number was read. The note at zwanzig is not needed, the part is. 1 point: the "
+            "first claim is open, since all numbers exchanged had the same unit; an experiment that "
+            "changes the unit and one note alone (the note at und of 27 in 24), with what "
+            "each outcome would mean. Half a point if it is chapter 0's own exchange of 24 and 34. "
+            "Training another model or looking at more heat maps is no such experiment.",
         ),
         Written(
-            "hw01-noise", "experiment", 3, 20,
-            "1 point: the table or plot is there: the error for at least four numbers of tokens up to "
-            "dv + 1, a mean over several draws, the noise stated. 1 point: says what was found with "
-            "numbers: the error grows with the number of tokens, slowly at first and steeply when the "
-            "tokens come near dv + 1. 1 point: a reason that fits: as many unknowns as equations, so "
-            "nothing is left over to average the noise away, and random values then come near to a "
-            "system without a unique solution; or doubling the noise doubles the error, tried.",
+            "hw01-noise", "experiment", 3, 30,
+            "1 point: the table or plot is there: for each number of tokens the median and the mean of the "
+            "error over at least 100 draws. 1 point: says what was found with numbers: the error "
+            "grows slowly at first and steeply when the tokens come near dv + 1, and there the mean "
+            "leaves the median behind. 1 point: reasons that fit: for the error, as many unknowns as "
+            "equations, so that nothing is left over to average the noise away; for the mean, a few "
+            "draws whose values nearly lie in a common plane. Half a point for one of the two.",
         ),
     ),
 )  # fmt: skip

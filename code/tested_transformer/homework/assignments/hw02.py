@@ -22,6 +22,12 @@ def _slack(case: Case, terms: int, size: float = 1.0) -> float:
     return 2 * (terms + 2) * torch.finfo(case.dtype).eps * max(1.0, size)
 
 
+def _finite(run: Run, case: Case) -> Problem | None:
+    if np.isfinite(run.value(case)).all():
+        return None
+    return Problem("finite numbers", "NaN or inf")
+
+
 # --- A window without edges -----------------------------------------------------------------------
 
 
@@ -104,11 +110,8 @@ WINDOW = Spec(
     checks=(
         SHAPE,
         UNTOUCHED,
-        Check(
-            "rows sum to 1",
-            "The rows are divided by their sums. A row of NaN: its sum was 0 before it divided.",
-            _rows_sum,
-        ),
+        Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", _finite),
+        Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
         Check(
             "among equal scores the nearest place wins",
             "If all scores are equal only the window decides, and it is highest next to its center.",
@@ -132,9 +135,9 @@ WINDOW = Spec(
                 (w := scores.softmax(-1) * bell(scores, centers, width))
                 / w.sum(-1, keepdim=True)
             ),
-            "rows sum to 1",
+            "finite numbers",
             symptom="NaN for a center far from every place.",
-            cause="Every factor rounds to 0, and 0/0 is NaN. exp(a) exp(b) is exp(a + b).",
+            cause="Every factor rounds to 0. Can the division come before the exponential?",
             seen=MADE, chapter=2,
         ),
         Mutant(
@@ -205,6 +208,7 @@ def _level_cases(seed: int) -> list[Case]:
         case("a batch, one sample longer than the other", 2, 4, 3),
         case("a batch of heads", 2, 3, 5, 4),
         case("a single key", 1, 3),
+        case("many samples", 40, 2, 5),
         case("large keys", 4, 6, longest=3000.0),
         case("float32", 3, 6, 8, dtype=torch.float32),
     ]
@@ -234,6 +238,12 @@ LEVEL = Spec(
     checks=(
         SHAPE,
         UNTOUCHED,
+        Check(
+            "finite numbers",
+            "NaN is 0/0, or the root of a number below 0: worked out in two ways, the same square may "
+            "differ in its last digit.",
+            _finite,
+        ),
         Check(
             "the keys stay what they were",
             "The first d numbers are the old key: with a 0 at the end of the query, no score changes.",
@@ -265,6 +275,17 @@ LEVEL = Spec(
             "one length for all keys of a sample",
             symptom="The short keys are still shorter.",
             cause="The longest length minus the own: a new axis adds to the square of the length.",
+            seen=MADE, chapter=2,
+        ),
+        Mutant(
+            "a root of slightly less than 0",
+            lambda key: torch.cat(
+                [key, (key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).square()
+                       - key.square().sum(-1, keepdim=True)).sqrt()], -1),
+            "finite numbers",
+            symptom="NaN at the longest key of some samples.",
+            cause="The square of a length is the sum of squares only up to its last digit, so the "
+            "difference can be just below 0.",
             seen=MADE, chapter=2,
         ),
         Mutant(
@@ -337,15 +358,27 @@ def _scale_cases(seed: int) -> list[Case]:
     ]
 
 
+def _halves(run: Run, case: Case, **changes) -> Problem | None:
+    """The scale of changed arguments is half of the scale; neither need be the right one."""
+    half, got = float(run.value(case)) / 2, float(run.value(case, **changes))
+    if abs(got - half) <= 1e-12 * abs(half):
+        return None
+    before, after = (_call(arguments) for arguments in (case.arguments, case.arguments | changes))
+    return Problem(f"half of your {before} = {2 * half:.6g}, so {half:.6g}", f"{after} = {got:.6g}")
+
+
+def _call(arguments) -> str:
+    return f"scale_for({', '.join(f'{number:.4g}' for number in arguments.values())})"
+
+
 def _four_times_wider(run: Run, case: Case) -> Problem | None:
-    got = 2 * run.value(case, d=4 * case.arguments["d"])
-    return compare(run.value(case), got, 1e-12 * float(run.value(case)))
+    return _halves(run, case, d=4 * case.arguments["d"])
 
 
 def _twice_the_keys(run: Run, case: Case) -> Problem | None:
-    wider = {name: 2 * case.arguments[name] for name in ("key_mean", "key_std")}
-    got = 2 * run.value(case, **wider)
-    return compare(run.value(case), got, 1e-12 * float(run.value(case)))
+    return _halves(
+        run, case, **{name: 2 * case.arguments[name] for name in ("key_mean", "key_std")}
+    )
 
 
 SCALE = Spec(
@@ -478,12 +511,6 @@ def _entropy_cases(seed: int) -> list[Case]:
         case("one key", 3, 1),
         case("float32", 4, 9, dtype=torch.float32),
     ]
-
-
-def _finite(run: Run, case: Case) -> Problem | None:
-    if np.isfinite(run.value(case)).all():
-        return None
-    return Problem("finite numbers", "NaN or inf")
 
 
 def _entropy_slack(case: Case) -> float:
@@ -692,8 +719,7 @@ HUNT = Hunt(
         ),
         Mutant(
             "not quite hidden", _not_quite_hidden, "the hunt",
-            symptom="What is hidden by -inf gets a share, if what is seen lies far below zero or the "
-            "scale is tiny.",
+            symptom="-inf hides, most of the time.",
             cause="-inf is replaced by -10000, which is only a low score among others.",
             seen=MADE, chapter=3,
         ),
@@ -705,9 +731,14 @@ HUNT = Hunt(
         ),
     ),
     points=4,
-    minutes=30,
+    minutes=35,
     difficulty="core",
     chapter=3,
+)  # fmt: skip
+
+AUTOMATIC = (  # when marked, H.backward(), torch.func and torch.autograd.functional end here too
+    "torch.autograd.grad", "torch.autograd.backward", "torch.func.grad",
+    "torch.autograd.forward_ad.make_dual",
 )  # fmt: skip
 
 ASSIGNMENT = Assignment(
@@ -719,32 +750,34 @@ ASSIGNMENT = Assignment(
         Task(WINDOW, "windowed", 10, "warm-up"),
         Task(LEVEL, "level", 15, "core"),
         Task(SCALE, "scale_for", 20, "core"),
-        Task(ENTROPY, "entropy_gradient", 35, "challenge", ("torch.autograd.grad",)),
+        Task(ENTROPY, "entropy_gradient", 35, "challenge", AUTOMATIC),
         HUNT,
         Written(
-            "hw02-additive-scale", "explanation", 2, 10,
+            "hw02-additive-scale", "explanation", 2, 20,
             "1 point: tanh lies between -1 and 1, so the size of an additive score is at most the sum of "
-            "|w_v|, whatever the widths of query and key. 1 point: the width that matters is h, the "
-            "number of terms; with entries of w_v of one size the variance grows with h, and drawing "
-            "w_v with standard deviation 1/sqrt(h) divides by the root: the scale is in the weights. "
-            "That large inputs saturate the tanh may be said in addition, and does not replace either.",
+            "|w_v|, whatever the widths of query and key; inside the tanh they can still make the "
+            "numbers large, and then it saturates (half a point for one of the two). 1 point: the width "
+            "that matters is h, the number of terms; with independent entries of w_v the variance grows "
+            "with h, and the start (w_v with standard deviation about 1/sqrt(h)) divides by the root: "
+            "the scale is in the weights.",
         ),
         Written(
             "hw02-every-row", "explanation", 2, 15,
             "1 point: what is lost: a query can no longer be more or less decided than another; twice "
             "the query gives the same weights, so training can not sharpen or flatten a row by its "
             "size. 1 point: two keys: the standardized scores are 1 and -1 whatever the gap, so "
-            "the larger weight is 1 / (1 + e^-2) = 0.88, never more and never less (equal scores: "
-            "0/0). Half a point for a bound without the number.",
+            "the larger weight is 1 / (1 + e^-2) = 0.88, never more and never less, but for equal "
+            "scores. Half a point for a bound without the number.",
         ),
         Written(
-            "hw02-keys-seen", "experiment", 3, 20,
+            "hw02-keys-seen", "experiment", 3, 35,
             "1 point: the table or plot is there: at least five sizes of score and three numbers of "
             "keys, medians over many rows. 1 point: for small scores the share of keys seen does not "
-            "depend on n and is near exp(-sigma^2 / 2), with numbers. 1 point: for large scores it "
-            "breaks: the keys seen fall to a few, near or above sigma = sqrt(2 ln n), later the more keys "
-            "there are; with numbers, or with a reason (the formula promises fewer than one key "
-            "there, but one is always seen).",
+            "depend on n and is near exp(-sigma^2 / 2), and where it is off by 10 %: near sigma = "
+            "1.2, 1.8 and 2.3 for 64, 1024 and 16384 keys (0.2 more or less is sampling). 1 point: for "
+            "large scores the keys seen fall to a few, later the more keys there are, with numbers and "
+            "the reason (at sqrt(2 ln n) the formula promises one key, beyond it less than one, but one "
+            "is always seen).",
         ),
     ),
 )  # fmt: skip
