@@ -73,6 +73,16 @@ def a_speed_for_each_column(distances, d_model):
     return (distances[..., None] * speeds).cos().mean(-1).float()
 
 
+def exponent_doubled(distances, d_model):
+    return (distances[..., None] * _hands(d_model) ** 2).cos().mean(-1).float()
+
+
+def ends_at_the_base(distances, d_model):
+    pairs = torch.arange(d_model // 2, dtype=torch.float64)
+    speeds = 10000.0 ** (-pairs / max(d_model // 2 - 1, 1))
+    return (distances[..., None] * speeds).cos().mean(-1).float()
+
+
 def angles_in_float32(distances, d_model):
     return (distances[..., None].float() * _hands(d_model, torch.float32)).cos().mean(-1)
 
@@ -154,6 +164,18 @@ SIMILARITY = Spec(
             seen="made for this book", chapter=6,
         ),
         Mutant(
+            "the exponent doubled", exponent_doubled, "equals the reference",
+            symptom="Right for one pair; with more, all but the first turn too slowly.",
+            cause="arange(0, D, 2) is 2i already: 2 * arange(0, D, 2) doubles it once more.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the last pair at the base", ends_at_the_base, "equals the reference",
+            symptom="The slowest hand turns at 1/10000, and every hand but the first is a little slow.",
+            cause="The exponent is i over D/2, not over D/2 - 1: it never gets to 1.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
             "angles in float32", angles_in_float32, "equals the reference",
             symptom="Right for near positions, noise for far ones.",
             cause="A cosine needs the last digits of its angle, and float32 has only seven in all.",
@@ -189,20 +211,20 @@ def _between(table, places):
 
 def plain_stretch(table, length):
     """The ruler."""
-    return _between(table, torch.linspace(0, len(table) - 1, length, dtype=table.dtype))
+    return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float64))
 
 
 def nearest_row(table, length):
-    places = torch.linspace(0, len(table) - 1, length, dtype=table.dtype)
+    places = torch.linspace(0, len(table) - 1, length, dtype=torch.float64)
     return table[places.round().long()]
 
 
 def rows_for_gaps(table, length):
-    return _between(table, torch.arange(length, dtype=table.dtype) * (len(table) / length))
+    return _between(table, torch.arange(length, dtype=torch.float64) * (len(table) / length))
 
 
 def centers_aligned(table, length):
-    places = (torch.arange(length, dtype=table.dtype) + 0.5) * (len(table) / length) - 0.5
+    places = (torch.arange(length, dtype=torch.float64) + 0.5) * (len(table) / length) - 0.5
     return _between(table, places.clamp(0, len(table) - 1))
 
 
@@ -212,11 +234,15 @@ def last_row_repeated(table, length):
 
 def one_row_forgotten(table, length):
     step = (len(table) - 1) / (length - 1)
-    return _between(table, torch.arange(length, dtype=table.dtype) * step)
+    return _between(table, torch.arange(length, dtype=torch.float64) * step)
 
 
 def places_in_float32(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float32))
+
+
+def places_in_the_tables_dtype(table, length):
+    return _between(table, torch.linspace(0, len(table) - 1, length, dtype=table.dtype))
 
 
 def _stretch_cases(seed: int) -> list[Case]:
@@ -235,14 +261,17 @@ def _stretch_cases(seed: int) -> list[Case]:
         case("shrunk", 9, 4, 6),
         case("one row of many", 5, 2, 1),
         case("many rows of one", 1, 3, 4),
+        case("a long table in float32", 61, 12, 64, torch.float32),
+        case("a long table in float16", 50, 12, 63, torch.float16),
     ]
 
 
 def _ends_stay(run: Run, case: Case) -> Problem | None:
-    table, came = case.arguments["table"], run.value(case)
+    table, came = case.arrays()["table"].astype(np.float64), run.value(case)
+    slack = max(1e-6, 4 * torch.finfo(case.dtype).eps * np.abs(table).max())
     if len(came) == 1:
-        return compare(table[:1], came, 1e-6, "the only row")
-    return compare(table[[0, -1]], came[[0, -1]], 1e-6, "the first and the last row")
+        return compare(table[:1], came, slack, "the only row")
+    return compare(table[[0, -1]], came[[0, -1]], slack, "the first and the last row")
 
 
 def _even_steps(run: Run, case: Case) -> Problem | None:
@@ -258,7 +287,8 @@ STRETCH = Spec(
     name="hw05.stretch",
     statement="stretch(table, length): the learned positions of `table` (N, D) read at `length` evenly "
     "spaced places from its first row to its last, in between on the straight line from a row to the "
-    "next -> (length, D), in the table's dtype; length 1 gives the first row",
+    "next -> (length, D), in the table's dtype (float16, float32 or float64) and as exact as that "
+    "allows; length 1 gives the first row",
     required=("table", "length"),
     reference=_stretch_reference,
     ruler=plain_stretch,
@@ -275,7 +305,10 @@ STRETCH = Spec(
             "even steps stay even",
             "The new places lie evenly: a table that climbs evenly must still do so.",
             _even_steps,
-            when=lambda case: min(case.arguments["length"], len(case.arguments["table"])) > 1,
+            when=lambda case: (
+                case.dtype != torch.float16
+                and min(case.arguments["length"], len(case.arguments["table"])) > 1
+            ),
         ),
         EQUAL,
     ),
@@ -314,6 +347,13 @@ STRETCH = Spec(
             "places in float32", places_in_float32, "equals the reference",
             symptom="A table in float64 is right to seven digits only.",
             cause="The places are made in torch's default dtype, whatever the table has.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "places in the table's dtype", places_in_the_tables_dtype, "equals the reference",
+            symptom="Right for short tables; in a long one in half precision, rows from elsewhere.",
+            cause="A place such as 47.58 has digits before the point, which a table's numbers have not: "
+            "float16 knows it to 1/32 only.",
             seen="made for this book", chapter=6,
         ),
     ),
@@ -368,6 +408,14 @@ def sides_exchanged(gradient, max_distance):
     return _collected(gradient, rows, 2 * max_distance + 1)
 
 
+def more_queries_forgotten(gradient, max_distance):
+    length, keys = gradient.shape[2:]
+    places = torch.arange(length) + max(keys - length, 0)
+    distances = torch.arange(keys) - places[:, None]
+    rows = distances.clamp(-max_distance, max_distance) + max_distance
+    return _collected(gradient, rows, 2 * max_distance + 1)
+
+
 def queries_from_zero(gradient, max_distance):
     length, keys = gradient.shape[2:]
     rows = torch.arange(keys) - torch.arange(length)[:, None]
@@ -399,6 +447,8 @@ def _gradient_cases(seed: int) -> list[Case]:
         case("a cache: two new tokens", (2, 3, 2, 7), 2),
         case("all distances in one row", (2, 3, 4, 4), 0),
         case("rows that no pair reads", (2, 1, 3, 3), 5),
+        case("more queries than keys", (2, 2, 5, 3), 1),
+        case("more queries than keys, one row", (1, 3, 4, 2), 0),
     ]
 
 
@@ -415,9 +465,10 @@ def _own_row(run: Run, case: Case) -> Problem | None:
     samples, heads, length, keys = case.arguments["gradient"].shape
     clip = case.arguments["max_distance"]
     own = np.zeros((samples, heads, length, keys))
-    own[:, :, np.arange(length), np.arange(length) + keys - length] = 1.0
+    queries = np.arange(max(length - keys, 0), length)  # those before them have no key of their own
+    own[:, :, queries, queries + keys - length] = 1.0
     wanted = np.zeros((heads, 2 * clip + 1))
-    wanted[:, clip] = samples * length
+    wanted[:, clip] = samples * len(queries)
     came = run.value(case, gradient=own)
     return compare(wanted, came, 1e-3, "the answer if each query's own key has the gradient 1")
 
@@ -433,8 +484,8 @@ def _own_head(run: Run, case: Case) -> Problem | None:
 TABLE_GRADIENT = Spec(
     name="hw05.table_gradient",
     statement="table_gradient(gradient, max_distance): score (b, h, i, j) had table[h, clip(j - p, -K, K) "
-    "+ K] added, p = i + S - L; from the gradient of the loss by the scores (B, H, L, S) that by the "
-    "table (H, 2K + 1), in the same dtype",
+    "+ K] added, p = i + S - L; from the gradient of the loss with respect to the scores "
+    "(B, H, L, S) that with respect to the table (H, 2K + 1), in the same dtype",
     required=("gradient", "max_distance"),
     reference=_gradient_reference,
     ruler=plain_table_gradient,
@@ -486,6 +537,12 @@ TABLE_GRADIENT = Spec(
             seen="made for this book", chapter=6,
         ),
         Mutant(
+            "more queries than keys forgotten", more_queries_forgotten, "distance 0 is the middle",
+            symptom="Right with a cache, wrong where the queries are the longer side.",
+            cause="S - L may be negative: the first queries then stand before every key.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
             "the sides exchanged", sides_exchanged, "equals the reference",
             symptom="What was learned on the left is written on the right.",
             cause="p - j in place of j - p.",
@@ -523,16 +580,16 @@ def _read_reference(vectors, base):
 
 
 def _read(
-    vectors, base, *, dtype=torch.float64, pairs=None, turns=torch.round, finish=torch.round,
+    vectors, base, *, dtype=torch.float64, pairs=slice(None), turns=torch.round, finish=torch.round,
     angle=torch.atan2,
 ):  # fmt: skip
-    """The right way, with the steps that the mutants replace."""
-    vectors = vectors.to(dtype)
+    """The right way, with the steps that the mutants replace; without a dtype, that of the vectors."""
+    vectors = vectors.to(dtype or vectors.dtype)
     width = vectors.shape[-1]
     angles = angle(vectors[..., 0::2], vectors[..., 1::2])
-    speeds = base ** (-torch.arange(0, width, 2, dtype=dtype) / width)
+    speeds = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     place = angles[..., -1] / speeds[-1]
-    for i in list(range(width // 2 - 1))[::-1][:pairs]:
+    for i in list(range(width // 2 - 1))[::-1][pairs]:
         whole = turns((place * speeds[i] - angles[..., i]) / (2 * math.pi))
         place = (angles[..., i] + 2 * math.pi * whole) / speeds[i]
     return finish(place).long()
@@ -542,11 +599,14 @@ def _from_zero(sine, cosine):
     return torch.atan2(sine, cosine) % (2 * math.pi)
 
 
-slowest_hand_alone = partial(_read, pairs=0)
+slowest_hand_alone = partial(_read, pairs=slice(0))
+straight_to_the_fastest = partial(_read, pairs=slice(-1, None))
+from_the_other_axis = partial(_read, angle=lambda sine, cosine: torch.atan2(cosine, sine))
 half_of_the_dial = partial(_read, angle=lambda sine, cosine: (sine / cosine).atan())
 turns_cut_off = partial(_read, turns=torch.floor)
 angles_from_zero = partial(_read, angle=_from_zero)
 read_in_float32 = partial(_read, dtype=torch.float32)
+read_in_the_vectors_dtype = partial(_read, dtype=None)
 cut_not_rounded = partial(_read, finish=torch.trunc)
 
 
@@ -555,19 +615,25 @@ def _rows_of(positions, d_model, base):
     return np.stack((np.sin(angles), np.cos(angles)), -1).reshape(*angles.shape[:-1], d_model)
 
 
+TOP = ("position 0, every sine 0.01 too low", "the first positions, with noise")
+
+
 def _read_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
     def case(label, shape, d_model, base, noise, dtype=torch.float64) -> Case:
-        """Positions up to a third of the slowest turn, 0 among them."""
+        """Positions up to a third of the slowest turn."""
         last = int(2 * math.pi * base ** (1 - 2 / d_model) / 3)
-        positions = rng.integers(last // 2, last + 1, shape)
-        positions.flat[0] = 0 if positions.size > 1 else positions.flat[0]
+        rows = _rows_of(rng.integers(last // 2, last + 1, shape), d_model, base)
+        rows += rng.uniform(-noise, noise, rows.shape)
+        return Case(label, {"vectors": rows, "base": base}, dtype)
+
+    def top(label, positions, d_model, base, noise) -> Case:
+        """Positions whose slow hands noise may push to before the top; the first is pushed."""
         rows = _rows_of(positions, d_model, base)
         rows += rng.uniform(-noise, noise, rows.shape)
-        if positions.size > 1:
-            rows.reshape(-1, d_model)[0, ::2] = -noise / 2  # every hand a little before 0
-        return Case(label, {"vectors": rows, "base": base}, dtype)
+        rows[0, ::2] = -0.01
+        return Case(label, {"vectors": rows, "base": base})
 
     return [
         case("one hand", (4,), 2, 10000.0, 0.1),
@@ -577,24 +643,23 @@ def _read_cases(seed: int) -> list[Case]:
         case("much noise", (2, 2, 3), 32, 10000.0, 0.3),
         case("three hands far apart", (7,), 6, 1000.0, 0.05),
         case("a thousand billion positions", (3, 5), 64, 1e13, 0.2),
+        top(TOP[0], [0], 2, 10000.0, 0.0),
+        top(TOP[0], [0], 8, 10000.0, 0.0),
+        top(TOP[1], [0, *rng.integers(0, 5, 9)], 64, 1e13, 0.2),
         case("vectors in float32", (9,), 48, 1e10, 0.1, torch.float32),
     ]
+
+
+def _afar(case: Case) -> bool:
+    """Far from the top of the dial, in float64."""
+    return case.dtype == torch.float64 and case.label not in TOP
 
 
 def _without_noise(run: Run, case: Case) -> Problem | None:
     positions = run.expected(case)[0]
     d_model, base = case.arguments["vectors"].shape[-1], case.arguments["base"]
     came = run.value(case, vectors=_rows_of(positions, d_model, base))
-    return compare(positions, came, 0.0, "the positions of the same rows without noise")
-
-
-def _around_zero(run: Run, case: Case) -> Problem | None:
-    """Position 0, every hand a little before the top."""
-    d_model = case.arguments["vectors"].shape[-1]
-    row = _rows_of([0], d_model, case.arguments["base"])
-    row[:, ::2] = -0.01
-    came = run.value(case, vectors=row)
-    return compare(np.zeros(1, dtype=np.int64), came, 0.0, "position 0, each sine 0.01 too low")
+    return compare(positions, came, 0.0, "the case's positions, from vectors without its noise")
 
 
 READ_POSITIONS = Spec(
@@ -612,20 +677,45 @@ READ_POSITIONS = Spec(
             "right without noise",
             "Even if every number is exact, another position comes out.",
             _without_noise,
-            when=lambda case: case.dtype == torch.float64,
+            when=_afar,
+        ),
+        Check(
+            "right with noise",
+            "Right without noise, wrong with it: a small error in what one hand shows became a large one.",
+            EQUAL.test,
+            when=_afar,
         ),
         Check(
             "right at the top of the dial",
-            "Noise can push every hand of position 0 to just before the top. The answer is still 0.",
-            _around_zero,
+            "Noise can push the hands of position 0 to just before the top. The answer is still 0.",
+            EQUAL.test,
+            when=lambda case: case.label in TOP,
+        ),
+        Check(
+            "exact from float32 vectors",
+            "These positions have more digits than float32, the vectors' dtype. The answer has them all.",
+            EQUAL.test,
+            when=lambda case: case.dtype == torch.float32,
         ),
         EQUAL,
     ),
     mutants=(
         Mutant(
-            "the slowest hand alone", slowest_hand_alone, "right at the top of the dial",
+            "the slowest hand alone", slowest_hand_alone, "right with noise",
             symptom="Right without noise; with it, wrong by a share of the longest wavelength.",
             cause="The slow hand tells roughly where; only the fast ones tell exactly.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "straight to the fastest hand", straight_to_the_fastest, "right with noise",
+            symptom="Right without noise; with it, a few turns of the fastest hand too many or too few.",
+            cause="The slowest hand is too rough to count the turns of the fastest: go by the ones between.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "sine and cosine exchanged", from_the_other_axis, "right without noise",
+            symptom="Position 0 is a quarter of a turn away.",
+            cause="atan2 takes the sine first, and the hands start at cosine 1, sine 0.",
             seen="made for this book", chapter=6,
         ),
         Mutant(
@@ -650,6 +740,12 @@ READ_POSITIONS = Spec(
             "read in float32", read_in_float32, "right without noise",
             symptom="Far positions are off, more so the farther.",
             cause="float32 has seven digits, these positions have up to thirteen.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "read in the vectors' dtype", read_in_the_vectors_dtype, "exact from float32 vectors",
+            symptom="Right for vectors in float64; from float32 ones, the last digits are wrong.",
+            cause="Angles may be float32; turns and positions need float64.",
             seen="made for this book", chapter=6,
         ),
         Mutant(
@@ -721,21 +817,15 @@ class ScoresFromTheTopLeft(FromTheTopLeft, RelativeScores):
     pass
 
 
-class NothingBeyondK(RelativeScores):
-    def bias(self, query, key, table, rows):
-        distances = self.distances(query.shape[-2], key.shape[-2])
-        return super().bias(query, key, table, rows) * (distances.abs() <= len(table) // 2)
-
-
 class MoreQueriesThanKeys(RelativeScores):
     def distances(self, length, keys):
         start = max(keys - length, 0)
         return torch.arange(keys) - (torch.arange(length) + start)[:, None]
 
 
-class DistanceNotScaled(RelativeScores):
-    def total(self, own, distance, d):
-        return own * d**-0.5 + distance
+class AxisFromTheFront(RelativeScores):
+    def __call__(self, query, key, table):
+        return super().__call__(query, key, table) * (query.shape[-1] / query.shape[1]) ** 0.5
 
 
 class BiasOfTheFirstSample(RelativeScores):
@@ -744,9 +834,13 @@ class BiasOfTheFirstSample(RelativeScores):
         return super().bias(first, key, table, rows)
 
 
-class BiasFromTheKeys(RelativeScores):
+class NoTableForK0(RelativeScores):
     def bias(self, query, key, table, rows):
-        return torch.einsum("...jd,ijd->...ij", key, table[rows])
+        return super().bias(query, key, table, rows) * bool(len(table) // 2)
+
+
+def scores_squeezed(query, key, table):
+    return RelativeScores()(query, key, table).squeeze(-2)
 
 
 def scores_in_float32(query, key, table):
@@ -763,7 +857,7 @@ HUNT = Hunt(
     function="test_relative_scores",
     statement="test_relative_scores(scores): raise for every wrong implementation of relative_scores(query, "
     "key, table) and for no right one; query (*batch, L, d), key (*batch, S, d), table (2K + 1, d) -> "
-    "(*batch, L, S)",
+    "(*batch, L, S); L, S and d at least 1, K at least 0",
     right={
         "a vector for each pair": RelativeScores(),
         "loops": scores_by_loops,
@@ -790,21 +884,15 @@ HUNT = Hunt(
             seen="made for this book", chapter=6,
         ),
         Mutant(
-            "nothing beyond K", NothingBeyondK(), "hunt",
-            symptom="Far keys have no bias at all.",
-            cause="Beyond K the outer row is read; here 0 is added.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
             "more queries than keys forgotten", MoreQueriesThanKeys(), "hunt",
             symptom="Right with a cache, wrong where the queries are the longer side.",
             cause="S - L may be negative: the first queries then stand before every key.",
             seen="made for this book", chapter=6,
         ),
         Mutant(
-            "the distance's score unscaled", DistanceNotScaled(), "hunt",
-            symptom="Distance counts sqrt(d) times as much as content.",
-            cause="The bias is added after the division by sqrt(d).",
+            "an axis counted from the front", AxisFromTheFront(), "hunt",
+            symptom="Right for one sample, too large or too small for a batch.",
+            cause="query.shape[1] is d without a batch, and the length with one: shape[-1] is always d.",
             seen="made for this book", chapter=6,
         ),
         Mutant(
@@ -814,9 +902,15 @@ HUNT = Hunt(
             seen="made for this book", chapter=6,
         ),
         Mutant(
-            "the table meets the keys", BiasFromTheKeys(), "hunt",
-            symptom="The bias does not change with the query.",
-            cause="k . a is added where q . a belongs.",
+            "no table for K = 0", NoTableForK0(), "hunt",
+            symptom="A table of one row is ignored.",
+            cause="`if K:` is false for 0, and with K = 0 there is still one row, which all pairs read.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "the queries' axis lost", scores_squeezed, "hunt",
+            symptom="For one new token the scores have an axis too few; compared loosely, they look right.",
+            cause="squeeze() removes the axis of the queries where its length is 1.",
             seen="made for this book", chapter=6,
         ),
         Mutant(
@@ -833,7 +927,7 @@ HUNT = Hunt(
         ),
     ),
     points=4,
-    minutes=25,
+    minutes=30,
     difficulty="core",
     chapter=6,
 )  # fmt: skip
@@ -847,38 +941,41 @@ ASSIGNMENT = Assignment(
     chapters=(6,),
     parts=(
         Task(SIMILARITY, "similarity", 10, "warm-up", ("torch.cosine_similarity", "F.cosine_similarity")),
-        Task(STRETCH, "stretch", 15, "core", ("F.interpolate", "F.grid_sample", "nn.Upsample")),
+        Task(STRETCH, "stretch", 20, "core", ("F.interpolate", "F.grid_sample", "nn.Upsample")),
         Task(TABLE_GRADIENT, "table_gradient", 15, "core"),
-        Task(READ_POSITIONS, "read_positions", 30, "challenge"),
+        Task(READ_POSITIONS, "read_positions", 35, "challenge"),
         HUNT,
         Written(
             "hw05-sines-only",
             "explanation",
             2,
             10,
-            "1 point: position 0 is all zeros (or: a sine alone does not say whether it rises or falls), so no "
-            "matrix carries every position to the next; shown, not only claimed. 1 point: sin a sin b holds "
-            "cos(a + b) as well, so the dot product depends on the place and not on the distance alone.",
+            "1 point: a speed and two positions, neither of them 0, with the same sine and different sines one place "
+            "later, and what follows: a sine alone does not say whether it rises or falls. 1 point: sin a sin b "
+            "holds cos(a + b) as well, so the dot product depends on the place and not on the distance alone.",
         ),
         Written(
             "hw05-stretched-waves",
             "explanation",
             2,
-            10,
+            15,
             "1 point: the middle of two neighbors on a wave of speed w is the true value times cos(w/2): 0.88 "
-            "for the fastest pair, 0.99995 for w = 1/50; the vector loses length. 1 point: neighbors are now half a "
-            "step apart, so a layer that learned one turn per step finds something else one row back (any right "
-            "consequence counts, such as that the layer needs some training at the new length).",
+            "for the fastest pair, 0.99995 for w = 1/50; the vector loses length. 1 point: the best match lies two "
+            "rows to the left, where the token two places back stands and not the neighbor, so the layer misses "
+            "its neighbor (any right consequence counts, such as that it needs some training at the new length).",
         ),
         Written(
             "hw05-experiment",
             "experiment",
             3,
-            20,
+            25,
             "1 point: a table of right answers for at least four bases and two strengths of noise, from a run of "
             "the code. 1 point: the finding agrees with the table: the larger the base, the fewer positions are "
-            "read right, and small errors are told apart from large ones. 1 point: the reason: with a large base "
-            "most hands hardly move over these positions and tell neighbors apart no better than noise.",
+            "read right; and how far off the errors beyond 5 places are, at the smallest base (few, anywhere in the "
+            "text) and at the largest (many, on the whole nearer). 1 point: the reasons: with a large base most "
+            "hands hardly move over these positions and tell neighbors apart no better than noise; what is taken "
+            "for the position is where the fast hands come round again and the slow ones have hardly moved. "
+            "With a small base all hands move, and what looks alike by chance may lie anywhere.",
         ),
     ),
 )  # fmt: skip
