@@ -9,9 +9,11 @@ import torch
 
 from tested_transformer import BackendError, attention, check, pitfall
 from tested_transformer.exercises import EXERCISES
+from tested_transformer.homework.wire import same as same_on_the_wire
 from tested_transformer.specs import SPECS, Case, Spec, judge
 from tested_transformer.specs.attention import ATTENTION, narrowed, textbook
 from tested_transformer.specs.judge import EQUAL, SHAPE, UNTOUCHED, brief, compare, difference
+from tested_transformer.specs.judge import _same as same_tensor
 
 NARROW = narrowed("dot-product attention", "softmax(QK^T/sqrt(d))V", chapter=1)
 
@@ -89,6 +91,20 @@ def test_changed_inputs_are_noticed():
     verdict = judge(NARROW, careless)
     assert verdict.failed == "the inputs stay as they were"
     assert "`key` changed in place" in str(verdict)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_nan_is_an_input_like_others(dtype):
+    """A NaN that became 0 was changed; one that stayed was not."""
+    before = torch.tensor([0.0, 1.0]).to(dtype)
+    assert same_tensor(before, before.clone())
+    assert not same_tensor(before, before.flip(0))
+    assert not same_tensor(before, before[:1])
+    nan = torch.tensor([torch.nan, 1.0])
+    assert same_tensor(nan, nan.clone())
+    assert not same_tensor(nan, nan.nan_to_num())
+    assert same_on_the_wire(nan, nan.clone())
+    assert not same_on_the_wire(nan, nan.nan_to_num())
 
 
 def test_wrong_shape_and_dtype_are_named():

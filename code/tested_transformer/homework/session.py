@@ -313,7 +313,7 @@ class Session:
             before = {name: tensor.clone() for name, tensor in before.items()}
             answer = self.served[number](*arguments, **named)
             changed = {name: tensor for name, tensor in tensors_in(arguments, named).items()
-                       if not torch.equal(tensor.nan_to_num(), before[name].nan_to_num())}  # fmt: skip
+                       if not wire.same(before[name], tensor)}  # fmt: skip
             reply = ["answer", answer, changed]
             wire.pack(reply)
         except Exception as error:

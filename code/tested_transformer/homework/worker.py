@@ -222,7 +222,9 @@ class Worker:
         before = self.copies(given, named)
         answer = self.invoke(function, given, named)
         after = self.tensors(given, named)
-        changed = {name: after[name] for name in after if not self.same(before[name], after[name])}
+        changed = {
+            name: after[name] for name in after if not self.wire.same(before[name], after[name])
+        }
         return ["answer", self.plain(answer), changed]
 
     def gradients(
@@ -255,12 +257,6 @@ class Worker:
     def copies(self, arguments: list, named: dict) -> dict[str, Any]:
         """The same, copied."""
         return {name: a.clone() for name, a in self.tensors(arguments, named).items()}
-
-    def same(self, before: Any, after: Any) -> bool:
-        """Is a tensor what it was?"""
-        return before.shape == after.shape and bool(
-            self.torch.equal(self.torch.nan_to_num(before), self.torch.nan_to_num(after))
-        )
 
     def plain(self, answer: Any) -> Any:
         """An answer with NumPy's arrays and numbers as tensors, and `...` as None."""
