@@ -414,7 +414,12 @@ def _part(where: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
         place = np.arange(cached, cached + new)[:, None]
         region = where(place, np.arange(cached + new), pads[:, None, None])[:, None]
         expected, got = run.expected(case)[0], run.value(case)
-        return compare(expected & region, got & region, 0.0, "there, the mask")
+        wrong = np.argwhere((expected != got) & region)
+        if not len(wrong):
+            return None
+        b, _, i, j = wrong[0]
+        where_from = f"sample {b}, query {i}, key {j}: "
+        return Problem(where_from + str(expected[b, 0, i, j]), where_from + str(got[b, 0, i, j]))
 
     return test
 
@@ -569,6 +574,14 @@ def buffer_empty_is_nan(query, key, value, mask):
     return _attend(query, key, value, mask)
 
 
+def buffer_exponentials(query, key, value, mask):
+    """Exponentials of the scores as they are."""
+    key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
+    exponentials = (query @ key.mT / query.shape[-1] ** 0.5).exp() * mask
+    total = exponentials.sum(-1, keepdim=True)
+    return exponentials / total.masked_fill(_no_key(mask), 1.0) @ value
+
+
 def buffer_emptied_for_all(query, key, value, mask):
     """Empty what is hidden from any query."""
     hidden = ~mask.all(-2).unsqueeze(-1)
@@ -603,6 +616,14 @@ def _buffer_cases(seed: int) -> list[Case]:
         place = np.asarray(written)[:, None, None, None] - length + np.arange(length)[:, None]
         return np.arange(slots) <= place
 
+    def far(label, shift, dtype) -> Case:
+        """Small whole scores, which `shift` moves row by row, up and down; d = 4, so all are exact."""
+        shifted = case(label, chunk([4, 3], 5, 1), 2, (4, 3), length=3, dtype=dtype)
+        query, key = shifted.arguments["query"], shifted.arguments["key"]
+        query[...], key[...] = (rng.integers(-1, 2, size=t.shape) for t in (query, key))
+        query[..., 0], key[..., 0] = shift * (-1.0) ** np.arange(3), 2.0
+        return shifted
+
     odd = [np.nan, np.inf, -np.inf, 1e30]
     return [
         case("two slots, one written", [[[[1, 0]]]], 1, (2, 2)),
@@ -619,8 +640,29 @@ def _buffer_cases(seed: int) -> list[Case]:
         case("queries with no slot", chunk([3, 1], 4, 3), 2, (4, 5), left=[0.0]),
         case("empty rows and leftovers", chunk([5, 2, 6], 8, 4), 3, (5, 4), left=odd),
         case("float16", chunk([3, 5], 6, 2), 2, (8, 3), left=[np.nan, 6e4], dtype=torch.float16),
+        case(
+            "float16, unwritten slots hold large numbers",
+            chunk([3, 5], 7, 2),
+            2,
+            (6, 3),
+            left=[rng.choice([6e4, -6e4])],
+            dtype=torch.float16,
+        ),
         case("a mask for each head", rng.random((2, 3, 5, 7)) < 0.5, 3, (6, 4)),
+        far(FAR, 1000.0, torch.float64),
+        far(FAR, 40.0, torch.float16),
     ]
+
+
+FAR = "scores far from 0"
+
+
+def _far(run: Run, case: Case) -> Problem | None:
+    """The same scores, each row moved back to around 0: the same answer."""
+    near = case.arguments["query"].copy()
+    near[..., 0] = 0.0
+    what = "with each row of scores moved by one number, the answer"
+    return compare(run.value(case, query=near), run.value(case), run.expected(case)[1], what)
 
 
 def _has_odd(case: Case) -> bool:
@@ -660,7 +702,8 @@ BUFFER_ATTENTION = Spec(
     name="hw03.buffer_attention",
     statement="buffer_attention(query, key, value, mask): attention (B, H, L, d), (B, H, C, d), "
     "(B, H, C, dv) -> (B, H, L, dv) over the slots where the mask, four axes that broadcast with "
-    "(B, H, L, C), is True; slots that nobody sees hold anything; a query with no slot gives zeros",
+    "(B, H, L, C), is True; slots that nobody sees hold anything, large numbers included; a query with no "
+    "slot gives zeros; scores may be large",
     required=("query", "key", "value", "mask"),
     reference=_buffer_reference,
     ruler=_clean,
@@ -675,6 +718,13 @@ BUFFER_ATTENTION = Spec(
             when=_has_odd,
         ),
         Check(
+            "scores far from 0",
+            "All scores of a row are moved up or down by one number here. No weight may change, however "
+            "large the scores are: does every number on the way to the weights fit?",
+            _far,
+            when=lambda case: case.label == FAR,
+        ),
+        Check(
             "a query with no slot gives zeros",
             "A row of the mask without any True has an answer of zeros, not NaN and not a mean.",
             _zeros,
@@ -685,7 +735,6 @@ BUFFER_ATTENTION = Spec(
             "The answer is right and a gradient is not: some leftover is still multiplied on the way "
             "back.",
             _gradients,
-            when=lambda case: case.dtype == torch.float64,
         ),
         EQUAL,
     ),
@@ -706,7 +755,7 @@ BUFFER_ATTENTION = Spec(
             "leftovers on the way back", buffer_values_only, "the gradients are finite",
             symptom="The answer is right; training stops with NaN in the gradient of the query.",
             cause="The gradient of the query is a product with the keys, that of the weights one with the "
-            "values: a leftover in either is still multiplied by 0.",
+            "values: a leftover in either, NaN or large, is still multiplied by 0.",
             seen="made for this book", chapter=4,
         ),
         Mutant(
@@ -723,9 +772,15 @@ BUFFER_ATTENTION = Spec(
             seen="pytorch issue 103963", chapter=4,
         ),
         Mutant(
+            "exponentials that do not fit", buffer_exponentials, "scores far from 0",
+            symptom="NaN for large scores, zeros for very low ones; in float16 that is soon.",
+            cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
             "slots emptied for everybody", buffer_emptied_for_all, "equals the reference",
             symptom="Right while all queries see the same slots; wrong under a causal mask.",
-            cause="all where any is meant: a slot hidden from one query is emptied for the others too.",
+            cause="A slot that is hidden from one query is emptied for the others, too.",
             seen="made for this book", chapter=4,
         ),
         Mutant(
@@ -787,19 +842,15 @@ def _with(query, key, value, mask, weights):
     return weights(scores, mask.expand(scores.shape)) @ value
 
 
-def hides_where_true(query, key, value, mask):
-    """True read as hide."""
-    return right_formula(query, key, value, ~mask)
-
-
 def masks_after_softmax(query, key, value, mask):
     """Hidden weights set to 0."""
     return _with(query, key, value, mask, lambda s, m: s.softmax(-1) * m)
 
 
-def fills_with_a_constant(query, key, value, mask):
-    """-1e9 for -inf."""
-    return _with(query, key, value, mask, lambda s, m: s.masked_fill(~m, -1e9).softmax(-1))
+def adds_minus_10000(query, key, value, mask):
+    """-10,000 added to what is hidden."""
+    answer = _with(query, key, value, mask, lambda s, m: (s - 1e4 * ~m).softmax(-1))
+    return answer.masked_fill(_no_key(mask), 0.0)
 
 
 def empties_to_nan(query, key, value, mask):
@@ -817,9 +868,17 @@ def first_head_for_all(query, key, value, mask):
     return right_formula(query, key, value, mask.expand(*query.shape[:3], key.shape[2])[:, :1])
 
 
-def last_query_for_all(query, key, value, mask):
-    """The last query's row for all queries."""
-    return right_formula(query, key, value, mask[..., -1:, :])
+def mask_squeezed(query, key, value, mask):
+    """The mask without its axes of size 1."""
+    return right_formula(query, key, value, mask.squeeze())
+
+
+def mask_repeated(query, key, value, mask):
+    """Samples and heads joined to one axis, the mask's rows repeated to fit."""
+    flat = mask.flatten(0, 1)
+    times = query.shape[0] * query.shape[1] // len(flat)
+    flat = flat.repeat_interleave(times, dim=0)
+    return right_formula(query, key, value, flat.unflatten(0, query.shape[:2]))
 
 
 def drowned_by_the_hidden(query, key, value, mask):
@@ -839,18 +898,22 @@ def scaled_by_the_values(query, key, value, mask):
     return right_formula(query * root, key, value, mask)
 
 
-def scales_the_caller(query, key, value, mask):
-    """The query divided in place."""
-    query /= query.shape[-1] ** 0.5
-    return right_formula(query * query.shape[-1] ** 0.5, key, value, mask)
+def empties_the_hidden(query, key, value, mask):
+    """What nobody sees is set to 0 afterwards."""
+    answer = right_formula(query, key, value, mask)
+    unseen = _unseen(mask.expand(*query.shape[:3], key.shape[2]))
+    for tensor in (key, value):
+        tensor.masked_fill_(unseen, 0.0)
+    return answer
 
 
 HUNT = Hunt(
     name="hw03.hunt",
     function="test_masked_attention",
     statement="test_masked_attention(implementation): raise unless implementation(query, key, value, "
-    "mask) is masked attention: (B, H, L, d), (B, H, S, d), (B, H, S, dv) -> (B, H, L, dv), True = may "
-    "attend, an empty row gives zeros, inputs stay as they were",
+    "mask) is masked attention: (B, H, L, d), (B, H, S, d), (B, H, S, dv) -> (B, H, L, dv); the mask "
+    "(B, H, L, S), each axis of full size or 1, True = may attend; an empty row gives zeros, inputs stay "
+    "as they were",
     right={
         "the formula": right_formula,
         "a loop over the queries": right_loop,
@@ -860,22 +923,16 @@ HUNT = Hunt(
     },
     mutants=(
         Mutant(
-            "True hides", hides_where_true, "the hunt",
-            symptom="What should be seen is hidden, and what should be hidden is seen.",
-            cause="The polarity of nn.MultiheadAttention.",
-            seen="rasbt/LLMs-from-scratch issue 1061", chapter=4,
-        ),
-        Mutant(
             "weights cleared after the softmax", masks_after_softmax, "the hunt",
             symptom="The weights of what is allowed sum to less than 1.",
             cause="The mask multiplies the weights.",
             seen="made for this book", chapter=4,
         ),
         Mutant(
-            "-1e9 for minus infinity", fills_with_a_constant, "the hunt",
-            symptom="A query that may see nothing reads the mean of everything.",
-            cause="Equal scores give equal weights, however low they are.",
-            seen="annotated-transformer and d2l", chapter=4,
+            "-10,000 for minus infinity", adds_minus_10000, "the hunt",
+            symptom="Right as long as all scores are of ordinary size.",
+            cause="10,000 is taken off a hidden score; a larger one is seen all the same.",
+            seen="google-research/bert modeling.py", chapter=4,
         ),
         Mutant(
             "0/0 in an empty row", empties_to_nan, "the hunt",
@@ -896,9 +953,15 @@ HUNT = Hunt(
             seen="made for this book", chapter=4,
         ),
         Mutant(
-            "the last query decides for all", last_query_for_all, "the hunt",
-            symptom="Right for a padding mask; a causal one has no effect.",
-            cause="Only one row of the mask is read.",
+            "the mask squeezed", mask_squeezed, "the hunt",
+            symptom="Right for a mask of full size; not for one row that all queries of a sample share.",
+            cause="squeeze() drops all axes of size 1, and the axes that are left move to the right.",
+            seen="made for this book", chapter=4,
+        ),
+        Mutant(
+            "the mask repeated", mask_repeated, "the hunt",
+            symptom="Right with one head, with one sample, and where all heads have one mask.",
+            cause="Head masks for all samples are repeated 0 0 1 1 where 0 1 0 1 is meant.",
             seen="made for this book", chapter=4,
         ),
         Mutant(
@@ -914,14 +977,14 @@ HUNT = Hunt(
             seen="made for this book", chapter=4,
         ),
         Mutant(
-            "the caller's query divided", scales_the_caller, "the hunt",
-            symptom="The first answer is right; the second call on the same tensors is not.",
-            cause="query /= ... works in place.",
+            "what nobody sees set to 0", empties_the_hidden, "the hunt",
+            symptom="Every answer is right; the caller's keys and values are no longer what they were.",
+            cause="masked_fill_ with an underscore works in place.",
             seen="made for this book", chapter=4,
         ),
     ),
     points=4,
-    minutes=35,
+    minutes=30,
     difficulty="core",
     chapter=4,
 )  # fmt: skip
@@ -942,7 +1005,7 @@ ASSIGNMENT = Assignment(
     chapters=(4,),
     parts=(
         Task(COUNT_PAIRS, "count_pairs", minutes=10, difficulty="warm-up"),
-        Task(MEAN_OF_WORDS, "mean_of_words", minutes=15, difficulty="core"),
+        Task(MEAN_OF_WORDS, "mean_of_words", minutes=20, difficulty="core"),
         Task(CHUNK_MASK, "chunk_mask", minutes=20, difficulty="core"),
         Task(
             BUFFER_ATTENTION,
@@ -958,10 +1021,11 @@ ASSIGNMENT = Assignment(
             points=2,
             minutes=10,
             rubric="1 point: with padding on the right, every padded key stands after every real query, "
-            "so the causal mask hides it already. 1 point: two situations in which it fails, each with "
-            "its reason (half a point each): padding on the left; no causal mask (an encoder, or "
-            "cross-attention to a padded source); a loss or a mean that also counts padded places; a "
-            "cache that was filled with padding and goes on.",
+            "so the causal mask hides it already. 1 point: two changes after which the attention needs a "
+            "padding mask, each with its reason (half a point each): padding on the left; no causal mask "
+            "(an encoder); a cross-attention to a padded source; a cache that was filled with padding and "
+            "goes on. A loss or a mean that counts padded places is no answer: a mask in the attention "
+            "does not mend it.",
         ),
         Written(
             "hw03-extra-key",
@@ -979,11 +1043,11 @@ ASSIGNMENT = Assignment(
             "hw03-reach",
             "experiment",
             points=3,
-            minutes=30,
+            minutes=40,
             rubric="1 point: a measured table or plot with several numbers of layers and several windows, "
-            "and a random start that is named. 1 point: the reach is n (w - 1), with the reason (each "
-            "layer passes on by w - 1 places at most), and the number of layers for 1,000 tokens with "
-            "w = 64 (999 / 63, rounded up: 16). 1 point: how the change falls with the distance, in "
+            "and a seed that is named. 1 point: the reach is n (w - 1) and exactly 0 beyond, with the reason "
+            "(each layer passes on by w - 1 places at most), and the number of layers for 1,000 tokens "
+            "with w = 64 (999 / 63, rounded up: 16). 1 point: how the change falls with the distance, in "
             "measured numbers (many powers of ten between a near place and the edge), and one sentence "
             "on what that means: what can be reached is not what has an effect.",
         ),

@@ -105,7 +105,7 @@ REPACK = Spec(
         Mutant(
             "packed once more", repacked_back, "the queries stand together",
             symptom="Right with three heads, and with no other number but one.",
-            cause="The way back: cut into (3, H, d), where the rows stand as (H, 3, d).",
+            cause="This is the way back: it takes three blocks and deals them out to the heads.",
             seen="made for this book", chapter=5,
         ),
         Mutant(
@@ -123,7 +123,7 @@ REPACK = Spec(
         Mutant(
             "heads inside numbers", repacked_within_heads, "the queries stand together",
             symptom="Three right blocks, in each of which the heads are shuffled.",
-            cause="The blocks are joined as (d, H) where (H, d) is meant.",
+            cause="Each block has number 0 of all heads first, then number 1 of all heads.",
             seen="made for this book", chapter=5,
         ),
         Mutant(
@@ -241,7 +241,7 @@ GROUP_HEADS = Spec(
         Mutant(
             "groups of every G-th head", grouped_with_strides, "heads that are alike stay as they are",
             symptom="Right shapes; query heads read means of heads that belong to other groups.",
-            cause="The heads are cut into (H / G, G) where (G, H / G) is meant.",
+            cause="Heads that stand G apart are put into one group.",
             seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
         ),
         Mutant(
@@ -402,7 +402,7 @@ ONE_BIAS = Spec(
         Mutant(
             "the groups' biases in turn", one_bias_repeated, "the layer stays the same",
             symptom="Right with as many groups as heads, and with one group.",
-            cause="repeat gives groups 0 1 0 1; neighboring heads share: 0 0 1 1, repeat_interleave.",
+            cause="The biases stand group after group, over and over; which heads read a group?",
             seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
         ),
         Mutant(
@@ -426,7 +426,7 @@ ONE_BIAS = Spec(
         Mutant(
             "each group counted once", one_bias_of_the_first, "the layer stays the same",
             symptom="Right with as many groups as heads.",
-            cause="Only the first G heads' rows of w_output are used.",
+            cause="Only the rows of the first G heads are used.",
             seen="made for this book", chapter=5,
         ),
         Mutant(
@@ -471,7 +471,8 @@ def _cached_and_own(slot: Tensor, length: Tensor, own: int) -> Tensor:
 
 def _step(
     x, keys, values, lengths, w_query, w_key, w_value, w_output, num_heads, *,
-    share=_neighbors, scale=lambda d, num_heads: d**-0.5, seen=_cached_and_own,
+    share=_neighbors, scale=lambda d, num_heads, width: d**-0.5, seen=_cached_and_own,
+    softmax=lambda scores: scores.softmax(-1),
 ):  # fmt: skip
     """The right step, cut into the parts that the mutants replace one at a time."""
     batch, groups, slots, d = keys.shape
@@ -480,8 +481,13 @@ def _step(
     joined = (torch.cat(pair, dim=2) for pair in zip((keys, values), new, strict=True))
     keys, values = (share(each, num_heads // groups) for each in joined)
     allowed = seen(torch.arange(slots + 1), lengths[:, None], slots)[:, None, None]
-    scores = (query @ keys.mT * scale(d, num_heads)).masked_fill(~allowed, -math.inf)
-    return (scores.softmax(-1) @ values).flatten(1) @ w_output
+    scores = (query @ keys.mT * scale(d, num_heads, x.shape[1])).masked_fill(~allowed, -math.inf)
+    return (softmax(scores) @ values).flatten(1) @ w_output
+
+
+def _plain_softmax(scores: Tensor) -> Tensor:
+    """Exponentials of the scores as they are."""
+    return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
 def step_written_in_place(x, keys, values, lengths, *matrices_and_heads):
@@ -494,7 +500,9 @@ def step_written_in_place(x, keys, values, lengths, *matrices_and_heads):
 
 
 every_gth_head = partial(_step, share=lambda keys, times: keys.repeat(1, times, 1, 1))
-scale_of_all_heads = partial(_step, scale=lambda d, num_heads: (d * num_heads) ** -0.5)
+scale_of_all_heads = partial(_step, scale=lambda d, num_heads, width: (d * num_heads) ** -0.5)
+scale_of_the_width = partial(_step, scale=lambda d, num_heads, width: (width / num_heads) ** -0.5)
+without_maximum = partial(_step, softmax=_plain_softmax)
 not_itself = partial(_step, seen=lambda slot, length, own: slot < length)
 one_slot_more = partial(_step, seen=lambda slot, length, own: (slot <= length) | (slot == own))
 longest_for_all = partial(
@@ -523,6 +531,23 @@ def _decode_cases(seed: int) -> list[Case]:
         every = {**drawn, "lengths": np.asarray(lengths), "num_heads": num_heads}
         return Case(label, {name: every[name] for name in DECODE})
 
+    def far(label, shift) -> Case:
+        """Small whole scores, which w_query's first row moves by `shift` up or down, head by head.
+
+        D / H = d = 4, so that every scale in use is exact, a wrong one too.
+        """
+        lengths, num_heads, groups, d = (2, 4), 4, 2, 4
+        shifted = case(label, lengths, 5, num_heads, groups, d, num_heads * d)
+        for name in ("x", "keys", "w_query", "w_key"):
+            given = shifted.arguments[name]
+            given[...] = rng.integers(-1, 2, size=given.shape)
+        shifted.arguments["x"][:, 0] = 1.0
+        shifted.arguments["keys"][..., 0] = 2.0
+        w_query, w_key = shifted.arguments["w_query"], shifted.arguments["w_key"]
+        w_query[0], w_key[:, ::d] = 0.0, 0.0
+        w_query[0, ::d], w_key[0, ::d] = shift * (-1.0) ** np.arange(num_heads), 2.0
+        return shifted
+
     return [
         case("the first token of all", [0], 2, 1, 1, 2, 2),
         case("one sample, two heads", [2], 3, 2, 2, 2, 4),
@@ -530,7 +555,19 @@ def _decode_cases(seed: int) -> list[Case]:
         case("samples of three lengths", [3, 0, 1], 4, 2, 2, 3, 5, 30.0),
         case("a full buffer", [5, 2], 5, 6, 2, 2, 12, 30.0),
         case("six heads, three groups", rng.integers(1, 7, size=4), 7, 6, 3, 4, 10, 30.0),
+        far(FAR, 1000.0),
     ]
+
+
+FAR = "scores far from 0"
+
+
+def _far(run: Run, case: Case) -> Problem | None:
+    """The same scores, each head's moved back to around 0: the same answer."""
+    near = case.arguments["w_query"].copy()
+    near[0] = 0.0
+    what = "with each head's scores moved by one number, the answer"
+    return compare(run.value(case, w_query=near), run.value(case), run.expected(case)[1], what)
 
 
 def _leftovers(run: Run, case: Case) -> Problem | None:
@@ -544,14 +581,15 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
 
 
 def _plain_mean(*empty: str):
-    """With keys of 0 all scores are 0; the tensors named in `empty` are 0, too."""
+    """With all keys 0 all scores are 0; the tensors named in `empty` are 0, too."""
 
     def test(run: Run, case: Case) -> Problem | None:
         names = ("keys", "w_key", *empty)
         zeros = {name: np.zeros_like(case.arguments[name]) for name in names}
         expected = run.spec.expected(case, **zeros)
         tolerance = run.expected(case)[1]
-        return compare(expected, run.value(case, **zeros), tolerance, "with keys of 0, the answer")
+        what = f"with {', '.join(names)} set to 0, the answer"
+        return compare(expected, run.value(case, **zeros), tolerance, what)
 
     return test
 
@@ -566,7 +604,7 @@ NEXT_TOKEN = Spec(
     statement="next_token(x, keys, values, lengths, w_query, w_key, w_value, w_output, num_heads): the "
     "attention layer's output (B, D) for one new token of each sample; x (B, D), keys and values "
     "(B, G, C, d), of which sample b has lengths[b] in use, w_query (D, H d), w_key and w_value (D, G d), "
-    "w_output (H d, D)",
+    "w_output (H d, D); scores times 1/sqrt(d), and they may be large",
     required=DECODE,
     reference=_decode_reference,
     ruler=_step,
@@ -581,16 +619,24 @@ NEXT_TOKEN = Spec(
         ),
         Check(
             "a token sees itself",
-            "The new token's own key and value are among those that it attends to.",
+            "Here the check sets all keys to 0, the new ones included, and the values in the buffer: what "
+            "is left of the answer is the new token's own value, which it attends to as to the others.",
             _plain_mean("values"),
             when=lambda case: not _shares(case),
         ),
         Check(
             "neighboring heads share a key head",
-            "With equal scores a head takes the plain mean of the values of its own group: heads 0 to "
-            "H / G - 1 of group 0, and so on.",
+            "Here the check sets all keys to 0, the new ones included. Then all scores are equal, and a head "
+            "takes the plain mean of its own group's values: heads 0 to H / G - 1 of group 0, and so on.",
             _plain_mean(),
             when=_shares,
+        ),
+        Check(
+            "scores far from 0",
+            "All scores of a head are moved up or down by one number here. No weight may change, however "
+            "large the scores are: does every number on the way to the weights fit?",
+            _far,
+            when=lambda case: case.label == FAR,
         ),
         EQUAL,
     ),
@@ -599,7 +645,7 @@ NEXT_TOKEN = Spec(
             "every G-th head shares", every_gth_head,
             "neighboring heads share a key head",
             symptom="Right with one group, and with as many groups as heads.",
-            cause="Query head h reads key head h mod G, where h // (H / G) is meant.",
+            cause="Query heads that stand G apart read the same key head.",
             seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
         ),
         Mutant(
@@ -607,6 +653,18 @@ NEXT_TOKEN = Spec(
             symptom="Weights flatter than those of training.",
             cause="1/sqrt(H d), where a head sums d products.",
             seen="source notes, 001:1562", chapter=5,
+        ),
+        Mutant(
+            "the width of x in the scale", scale_of_the_width, "equals the reference",
+            symptom="Right while H d = D.",
+            cause="The scale is made from D / H. How many products does a head sum?",
+            seen="made for this book", chapter=5,
+        ),
+        Mutant(
+            "exponentials that do not fit in a step", without_maximum, "scores far from 0",
+            symptom="NaN for large scores, and 0/0 for very low ones.",
+            cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
+            seen="made for this book", chapter=5,
         ),
         Mutant(
             "a token that does not see itself", not_itself, "a token sees itself",
@@ -617,13 +675,13 @@ NEXT_TOKEN = Spec(
         Mutant(
             "one free slot read", one_slot_more, "free slots are not read",
             symptom="A leftover of another text in every step.",
-            cause="<= in place of <: slot lengths[b] is the first free one.",
+            cause="The first free slot is taken for one in use.",
             seen="made for this book", chapter=5,
         ),
         Mutant(
             "the longest length for all", longest_for_all, "free slots are not read",
             symptom="Right for one sample; in a batch the short ones read leftovers.",
-            cause="lengths.max() for every sample.",
+            cause="Every sample reads as many slots as the longest one has in use.",
             seen="made for this book", chapter=5,
         ),
         Mutant(
@@ -788,7 +846,8 @@ HUNT = Hunt(
         ),
         Mutant(
             "a mask repeated head by head", OnTrial(HeadMajorMask()), "the hunt",
-            symptom="Right for one sample; in a batch samples get each other's padding.",
+            symptom="Right for a mask with an axis for the heads; with one mask for all heads, the samples of "
+            "a batch get each other's.",
             cause="repeat gives samples 0 1 0 1 where 0 0 1 1 is meant.",
             seen="source notes, 001:830", chapter=5,
         ),
@@ -833,8 +892,8 @@ ASSIGNMENT = Assignment(
     chapters=(5,),
     parts=(
         Task(REPACK, "repack", minutes=10, difficulty="warm-up"),
-        Task(GROUP_HEADS, "group_heads", minutes=15, difficulty="core"),
-        Task(ONE_BIAS, "one_bias", minutes=20, difficulty="core"),
+        Task(GROUP_HEADS, "group_heads", minutes=10, difficulty="core"),
+        Task(ONE_BIAS, "one_bias", minutes=15, difficulty="core"),
         Task(
             NEXT_TOKEN,
             "next_token",
@@ -851,21 +910,23 @@ ASSIGNMENT = Assignment(
             rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every key of a "
             "row, and a number added to a whole row cancels in the softmax. Half a point: a query's bias "
             "adds b . k_j, which differs from key to key, so it does not cancel. Half a point: moving the "
-            "value bias needs weights that sum to 1, which fails in one of: an empty row that gives "
-            "zeros, dropout on the weights, an extra key with value 0.",
+            "value bias needs weights that sum to 1; one situation in which they do not is enough: an empty "
+            "row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
+            "added to its denominator), hidden weights set to 0 after the softmax.",
         ),
         Written(
             "hw04-nobody",
             "explanation",
             points=2,
-            minutes=15,
+            minutes=20,
             rubric="1 point, half for each change with its reason: heads in another order (columns of "
             "W_Q, W_K, W_V and rows of W_O together), for the output is a sum over heads; an invertible "
             "matrix R inside a head (W_Q R and W_K R^-T, or W_V R and R^-1 W_O), for only the products "
-            "matter. 1 point: the number of a head and its single matrices say nothing across two runs "
-            "(half); what can be compared is what these changes leave alone: attention weights on the "
-            "same input, a head's contribution to the output, or the products W_Q W_K^T and W_V W_O, each "
-            "with every head of the other run (half).",
+            "matter. 1 point: the number of a head and its single matrices say nothing about two layers "
+            "(half); what can be compared is what these changes leave alone, each with every head of the "
+            "other layer: the attention weights on the same sentences, a head's contribution to the output, "
+            "or the products W_Q W_K^T and W_V W_O (half; the products are right here because the two "
+            "layers get the same inputs and are read by the same layers).",
         ),
         Written(
             "hw04-together",
@@ -873,8 +934,9 @@ ASSIGNMENT = Assignment(
             points=3,
             minutes=30,
             rubric="1 point: 24 single results, and a curve or table of heads switched off together, in "
-            "the order of the single results. 1 point: at least one random order beside it, with the seed "
-            "named, and a fair reading of the two. 1 point: heads that cost nothing alone cost much "
+            "the order of the single results, the ties shuffled at least twice; how many can go (at most one "
+            "number of 50 lost), alone and together. 1 point: at least one random order beside it, with the "
+            "seed named, and a fair reading that says how far apart the shuffles of the ties are. 1 point: heads that cost nothing alone cost much "
             "together, with numbers; a reason (they stand in for each other, so each is measured while "
             "the others still work) or what to measure instead (again after each head is gone).",
         ),
