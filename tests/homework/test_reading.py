@@ -30,6 +30,7 @@ from tested_transformer.homework.reading import (
     read_notebook,
     read_submission,
 )
+from tested_transformer.homework.slicing import needed_for
 
 
 def run(source: Source) -> dict:
@@ -67,17 +68,7 @@ def test_a_definition_is_kept_as_it_was_written(text):
 
 LEFT_OUT = {
     "expression": "print(1)",
-    "loop": "for n in range(3): pass",
-    "while": "while True: pass",
-    "with": "with open('x', 'w') as f: f.write('x')",
-    "if": "if True: a = 1",
-    "main": "if __name__ == '__main__': main()",
     "delete": "del print",
-    "attribute": "torch.allclose = print",
-    "item": "a[0] = 1",
-    "one of a pair": "a, b.c = 1, 2",
-    "augmented": "a += 1",
-    "try": "try: a = 1\nexcept ValueError: pass",
     "assert": "assert True",
     "raise": "raise SystemExit",
     "text": "'a text'",
@@ -95,6 +86,20 @@ LEFT_OUT = {
     "comment": "# def f(): pass",
 }
 
+# It may fill what a function needs: kept, and run where that is so.
+FILLS = {
+    "loop": "for n in range(3): pass",
+    "while": "while True: pass",
+    "with": "with open('x', 'w') as f: f.write('x')",
+    "if": "if True: a = 1",
+    "main": "if __name__ == '__main__': main()",
+    "attribute": "torch.allclose = print",
+    "item": "a[0] = 1",
+    "one of a pair": "a, b.c = 1, 2",
+    "augmented": "a += 1",
+    "try": "try: a = 1\nexcept ValueError: pass",
+}
+
 
 @pytest.mark.parametrize("text", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_what_is_no_definition_is_left_out_and_the_rest_stays(text):
@@ -102,6 +107,23 @@ def test_what_is_no_definition_is_left_out_and_the_rest_stays(text):
     names = {"last"} if "%%" in text else {"before", "after", "last"}
     assert set(run(source)) - {"__builtins__"} == names
     assert (source.flag, source.problems) == ("", ())
+
+
+@pytest.mark.parametrize("text", FILLS.values(), ids=FILLS)
+def test_what_may_fill_a_table_is_kept_and_run_where_it_is_needed(text):
+    source = read(f"before = 1\n{text}\nafter = 2")
+    assert text in source.code
+    assert needed_for(source.code, "after") == "after = 2\n"
+    assert (source.flag, source.problems) == ("", ())
+
+
+def test_a_loop_that_fills_a_table_belongs_to_the_function():
+    source = read(
+        "table = {}\nfor n in range(3):\n    table[n] = n * n", "def f(n): return table[n]"
+    )
+    names: dict = {}
+    exec(needed_for(source.code, "f"), names)
+    assert names["f"](2) == 4
 
 
 def test_statements_that_share_a_line_are_told_apart():
@@ -155,9 +177,9 @@ def test_a_broken_cell_is_named_and_the_others_stay(text, message):
     assert message in problem.message
 
 
-def test_definitions_inside_other_statements_are_named():
-    source = read("try:\n    import math as m\n    def f(): pass\nexcept ImportError: pass\na = 1")
-    message = "line 1: left out, being inside `try`: m, f"
+def test_definitions_inside_a_match_are_named():
+    source = read("match 1:\n    case 1:\n        def f(): pass\na = 1")
+    message = "line 1: left out, being inside `match`: f"
     assert source.problems == (CellProblem(1, message),)
 
 
@@ -191,7 +213,12 @@ DEFINED = {
     "import": ("import os.path\nimport numpy as np", "os np", "path numpy"),
     "star": ("from math import *", "", "sqrt math"),
     "used alone": ("def f(): return g()\na.b = 1\na[0] = 1\nprint(1)", "f", "g a b print"),
-    "inside another statement": ("try:\n    def f(): pass\nfinally: pass\na = 1", "a", "f"),
+    "inside another statement": ("try:\n    def f(): pass\nfinally: pass\na = 1", "a f", "pass"),
+    "in a loop": (
+        "for i, j in ():\n    with a as b:\n        c, d[0] = 1, 2\n    e += 1",
+        "i j b c e",
+        "a d",
+    ),
     "nothing": ("print(1)", "", "print"),
 }
 

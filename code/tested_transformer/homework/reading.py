@@ -33,7 +33,7 @@ class Source:
     there is no code: "empty", "too large", "not a notebook", "no notebook", "unreadable", "no code".
     """
 
-    code: str = ""  # definitions alone, in the order of the notebook: of one name the last one wins
+    code: str = ""  # what may define something, in the notebook's order: the last of a name wins
     answers: dict[str, str] = field(default_factory=dict)  # markdown, by nbgrader id or by heading
     problems: tuple[CellProblem, ...] = ()
     flag: str = ""
@@ -93,7 +93,7 @@ def defines(source: Source, name: str) -> bool:
 def defined_names(source: Source) -> set[str]:
     """All names that the code defines at its top, as `defines` sees them."""
     statements = compile_text(source.code).body
-    return set().union(*(bound_names(node) for node in statements if _is_definition(node)))
+    return set().union(*map(bound_names, statements))
 
 
 def is_stub(source: Source, function: str) -> bool:
@@ -174,6 +174,7 @@ def _cell_text(cell: Any) -> str | None:
 # --------------------------------------------------------------------------------------- definitions
 
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+FILLING = (ast.For, ast.While, ast.With, ast.If, ast.Try, ast.AugAssign, ast.Assign)
 PYTHON_CELL = re.compile(r"%%(time|capture)\b.*")  # cell magics around Python of the notebook
 MAGIC = re.compile(
     r"""(?: [%!]                          # %matplotlib inline, !pip install
@@ -220,7 +221,7 @@ def _definitions(text: str) -> tuple[list[str], list[str]]:
     """
     text, tree = _parse(text)
     lines = [line.encode() for line in text.split("\n")]
-    kept = [statement_text(lines, node) for node in tree.body if _is_definition(node)]
+    kept = [statement_text(lines, node) for node in tree.body if _is_kept(node)]
     try:
         compile_text("\n".join(kept), whole=True)
     except SyntaxError as error:
@@ -241,8 +242,26 @@ def _is_definition(node: ast.stmt) -> bool:
     return all(isinstance(part, names) for target in node.targets for part in ast.walk(target))
 
 
+def _is_kept(node: ast.stmt) -> bool:
+    """A definition, or what may define or fill something: a loop, `a[0] = 1`, `a.append(1)`.
+
+    What of it is run is decided when it is known what a function needs.
+    """
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+    return _is_definition(node) or isinstance(node, FILLING)
+
+
 def bound_names(node: ast.stmt) -> set[str]:
-    """The names that a definition binds; `import *` binds none that can be told from here."""
+    """The names that a statement binds; `import *` binds none that can be told from here."""
+    if isinstance(node, FILLING) and not isinstance(node, ast.Assign):
+        inner = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
+        inner += [part for handler in getattr(node, "handlers", ()) for part in handler.body]
+        targets = [getattr(node, "target", None)]
+        targets += [item.optional_vars for item in getattr(node, "items", ())]
+        return set().union(*map(_stored, targets), *map(bound_names, inner))
+    if isinstance(node, ast.Expr):
+        return set()
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -251,14 +270,22 @@ def bound_names(node: ast.stmt) -> set[str]:
         targets = node.targets
     elif isinstance(node, ast.AnnAssign):
         targets = [node.target] if node.value else []  # `b: int` alone binds nothing
-    else:  # `type X = ...`
-        targets = [node.name]
-    return {part.id for top in targets for part in ast.walk(top) if isinstance(part, ast.Name)}
+    else:  # `type X = ...`, or nothing that binds
+        targets = [getattr(node, "name", None)]
+    return set().union(*map(_stored, targets))
+
+
+def _stored(target: ast.expr | None) -> set[str]:
+    """The names that an assignment to this binds: a[0] binds none."""
+    parts = ast.walk(target) if target else ()
+    return {
+        part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
 
 
 def _lost(node: ast.stmt) -> str:
-    """A message if a statement that is left out, such as an `if`, would have defined something."""
-    if _is_definition(node):
+    """A message if a statement that is left out, such as a `match`, would have defined something."""
+    if _is_kept(node):
         return ""
     names = []
     for part in ast.walk(node):
