@@ -32,8 +32,8 @@ from hypothesis import strategies as st
 from tested_transformer.homework.class_pages import class_summary, histogram, written_page
 from tested_transformer.homework.feedback import OF_FILE, OF_PART, VERDICTS, feedback_page
 from tested_transformer.homework.marks import PartMarks
-from tested_transformer.homework.page import page_name, prose, without_paths
-from tested_transformer.homework.results import Manual
+from tested_transformer.homework.page import prose, without_paths
+from tested_transformer.homework.results import Manual, page_name
 
 VOID = {"meta", "link", "br", "wbr"}
 BY_ID = {one.id: one for one in CLASS}

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tested_transformer.homework.manual import read_manual
+from tested_transformer.homework.reports import write_reports
 from tested_transformer.homework.results import (
     Manual,
     file_stem,
@@ -56,10 +57,20 @@ def filled(tmp_path, text: str, ids=IDS, encoding="utf-8") -> Manual:
 
 def test_one_line_for_each_submission_one_column_for_each_part():
     rows = read(grades_csv(ASSIGNMENT, CLASS[::-1], BY_HAND))
-    assert list(rows[0]) == ["id", *NAMES, "total", "out_of", "complete", "flags"]
+    assert list(rows[0]) == ["id", *NAMES, "total", "out_of", "complete", "flags", "feedback"]
     assert [row["id"] for row in rows] == sorted(IDS)
-    assert list(rows[0].values()) == ["s01", "2", "3", "4", "4", "1.5", "14.5", "15", "yes", ""]
-    assert list(rows[1].values()) == ["s02", "2", "", "0", "2.67", "", "4.67", "15", "no", ""]
+    first, second = (list(row.values())[:-1] for row in rows[:2])
+    assert first == ["s01", "2", "3", "4", "4", "1.5", "14.5", "15", "yes", ""]
+    assert second == ["s02", "2", "", "0", "2.67", "", "4.67", "15", "no", ""]
+
+
+def test_the_table_leads_to_each_page(tmp_path):
+    lines = list(write_reports(tmp_path, ASSIGNMENT, CLASS))
+    assert lines[0].endswith("  6 pages, one for each student")
+    for row in read((tmp_path / "grades.csv").read_bytes().decode()):
+        text = (tmp_path / "feedback" / row["feedback"]).read_text(encoding="utf-8")
+        assert f"<b>{row['id']}</b>" in text
+    assert "1 page, one" in next(write_reports(tmp_path, ASSIGNMENT, CLASS[:1]))
 
 
 def test_an_unreadable_file_gets_nothing_and_says_why():
@@ -157,7 +168,7 @@ def test_windows_code_page_is_read(tmp_path):
     [
         ("", "line 1: expected a column `id`"),
         (f"{WHY}\n1\n", "line 1: expected a column `id`"),
-        ("id,why\n", "line 1, column why: expected one of 'hw09.temperature', "),
+        ("id,why\n", "line 1: no such part: 'why'; there are 'hw09.temperature', "),
         (f"id,{WHY},{WHY}\n", f"line 1, column {WHY}: expected a column once, got it twice"),
         (f"id,{WHY}\ns01,1\n\ns1,1\n", "line 4, column id: expected the id of a submission, such as 's01'"),
         (f"id,{WHY}\n,1\n", "line 2, column id: .* got ''"),
@@ -181,9 +192,21 @@ def test_a_code_part_may_be_marked_by_hand(tmp_path):
     assert filled(tmp_path, f"id,{TEMPERATURE}\ns01,0\n").points == {"s01": {TEMPERATURE: 0.0}}
 
 
+def test_a_copy_of_the_grades_can_be_filled_in(tmp_path):
+    before = grades_csv(ASSIGNMENT, CLASS)
+    assert filled(tmp_path, before).points["s02"] == {TEMPERATURE: 2.0, ROWS: 0.0, HUNT.name: 2.67}
+    assert grades_csv(ASSIGNMENT, CLASS, filled(tmp_path, before)) == before
+    line = before.splitlines()[2]
+    assert line.startswith('"s02",2,"",0,')
+    changed = before.replace(line, line.replace('"s02",2,"",0,', '"s02",2,1,0.5,'))
+    row = read(grades_csv(ASSIGNMENT, CLASS, filled(tmp_path, changed)))[1]
+    assert (row[WHY], row[ROWS], row["total"]) == ("1", "0.5", "6.17")
+    assert row["flags"] == f"{ROWS}: by hand"
+
+
 def test_no_file(tmp_path):
     for name in ("points.csv", "gradebook.db"):
-        with pytest.raises(FileNotFoundError, match="path: expected a CSV of points"):
+        with pytest.raises(FileNotFoundError, match=f"^manual: no file .*{name}$"):
             read_manual(tmp_path / name, ASSIGNMENT, IDS)
         assert list(tmp_path.iterdir()) == []  # sqlite makes files that are not there
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import complain
-from .results import Manual, guarded
+from .results import NO_PARTS, Manual, guarded
 from .tasks import Assignment
 
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5
@@ -26,7 +26,8 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
 
     The CSV has a column `id` and one for each part that was marked by hand: answers in words, and
     code parts too, whose points replace the grader's. An empty cell means: not marked. It may
-    come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5.
+    come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
+    else stands in the grader's own table is passed over: a copy of grades.csv can be filled in.
 
     `ids` are those of the submissions. A student of nbgrader is the submission with that id, or the
     one that has it for a folder in its id: "s01" is "s01/hw01/hw01", as nbgrader collects it.
@@ -39,8 +40,7 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
     """
     path = Path(path)
     if not path.is_file():
-        expected = "a CSV of points or nbgrader's gradebook.db"
-        raise complain(FileNotFoundError, "path", path, expected)
+        raise FileNotFoundError(f"manual: no file {path}")
     read = _from_gradebook if path.suffix.lower() == ".db" else _from_csv
     return read(path, assignment, ids)
 
@@ -76,7 +76,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
         found[who] = {
             name: _points(cell, f"{place}, column {name}", most[name])
             for name, cell in cells.items()
-            if cell.strip()
+            if cell.strip() and name not in NO_PARTS
         }
     return Manual({who: points for who, points in found.items() if points})
 
@@ -112,8 +112,8 @@ def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -
     if "id" not in names:
         raise complain(ValueError, place, names, "a column `id`, and one for each part marked")
     for name in filter(None, names):
-        if name not in ("id", *parts):
-            raise complain(ValueError, f"{place}, column {name}", "it", f"one of {_list(parts)}")
+        if name not in ("id", *parts, *NO_PARTS):
+            raise ValueError(f"{place}: no such part: {name!r}; there are {_list(parts)}")
         if names.count(name) > 1:
             raise complain(ValueError, f"{place}, column {name}", "it twice", "a column once")
     return names

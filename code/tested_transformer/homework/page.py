@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .results import file_stem, plain_number
+from .results import plain_number
 
 # Even if a text got through unescaped, a browser would run and load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -142,11 +142,6 @@ def of_points(reached: float | None, most: int) -> str:
 def count(number: int, thing: str) -> str:
     """1 submission, 2 submissions."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def page_name(submission: str) -> str:
-    """The file name of the page of an id, safe on any file system."""
-    return f"{file_stem(submission)}.html"
 
 
 # ---------------------------------------------------------------------------------------- of HTML made

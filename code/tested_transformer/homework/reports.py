@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .class_pages import class_summary, written_page
 from .feedback import feedback_page
 from .marks import Marks, write_whole
-from .page import page_name
-from .results import NOT_MARKED, Manual, grades_csv, written_csv
+from .page import count
+from .results import NOT_MARKED, Manual, grades_csv, page_name, written_csv
 from .tasks import Assignment
 
 
@@ -25,7 +26,7 @@ def write_reports(
     pages.mkdir(parents=True, exist_ok=True)
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
-    yield f"{pages}/  {len(marks)} pages, one for each student"
+    yield f"{pages}/  {count(len(marks), 'page')}, one for each student"
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
@@ -35,3 +36,16 @@ def write_reports(
         if name != "written.csv" or not (folder / name).exists():
             write_whole(folder / name, text)
         yield f"{folder / name}  {what}"
+
+
+def keep_manual(out: str | Path, manual: Manual | None) -> Manual:
+    """Keep points that a person gave, or give those that were kept: a later run must not lose them.
+
+    Raises: ValueError if what was kept can not be read.
+    """
+    kept = Path(out) / "manual.json"
+    if manual is not None:
+        points = {name: dict(parts) for name, parts in manual.points.items()}
+        write_whole(kept, json.dumps(points, ensure_ascii=False, indent=1) + "\n")
+        return manual
+    return Manual(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else NOT_MARKED

@@ -23,6 +23,9 @@ from .tasks import Assignment, Hunt, Task, Written
 # guarded is guarded again: no two texts become the same cell.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
+# What the table of grades holds beside the id and the parts.
+NO_PARTS = ("total", "out_of", "complete", "flags", "feedback")
+
 
 @dataclass(frozen=True)
 class Manual:
@@ -63,8 +66,14 @@ def is_complete(assignment: Assignment, marks: Marks, manual: Manual) -> bool:
 
 def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[str, ...]:
     """The flags of the marks, and "by hand" for each code part whose points a person replaced."""
-    replaced = [part.name for part in assignment.coded if part.name in manual.of(marks)]
+    replaced = [part.name for part in assignment.coded if is_replaced(part, marks, manual)]
     return (*marks.every_flag(), *(f"{name}: by hand" for name in replaced))
+
+
+def is_replaced(part: Task | Hunt, marks: Marks, manual: Manual) -> bool:
+    """Whether a person gave other points than the grader: a copy of its own table replaces nothing."""
+    by_hand, found = (points_of(part, marks, which) for which in (manual, NOT_MARKED))
+    return plain_number(by_hand) != plain_number(found)
 
 
 def plain_number(number: float | None) -> int | float | None:
@@ -78,12 +87,12 @@ def plain_number(number: float | None) -> int | float | None:
 
 
 def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED) -> str:
-    """One line for each submission: points by part in the notebook's order, total, and flags.
+    """One line for each submission: points by part in the notebook's order, total, flags, its page.
 
     An answer in words that nobody has marked yet is empty, and counts nothing in the total.
     """
     parts = [part.name for part in assignment.parts]
-    rows: list[list[object]] = [["id", *parts, "total", "out_of", "complete", "flags"]]
+    rows: list[list[object]] = [["id", *parts, *NO_PARTS]]
     for one in sorted(marks, key=lambda one: one.id):
         rows.append([
             one.id,
@@ -92,6 +101,7 @@ def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = 
             assignment.points,
             "yes" if is_complete(assignment, one, manual) else "no",
             "; ".join(every_flag(assignment, one, manual)),
+            page_name(one.id),
         ])  # fmt: skip
     return as_csv(rows)
 
@@ -129,3 +139,8 @@ def file_stem(submission: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40].strip("-")
     digest = hashlib.sha256(submission.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{words or 'submission'}-{digest}"
+
+
+def page_name(submission: str) -> str:
+    """The file name of the page of an id, safe on any file system."""
+    return f"{file_stem(submission)}.html"
