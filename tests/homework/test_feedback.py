@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tested_transformer.homework.class_pages import class_summary, histogram, written_page
-from tested_transformer.homework.feedback import OF_FILE, OF_PART, VERDICTS, feedback_page
+from tested_transformer.homework.feedback import OF_FILE, OF_PART, UNREAD, VERDICTS, feedback_page
 from tested_transformer.homework.marks import PartMarks
 from tested_transformer.homework.page import prose, without_paths
 from tested_transformer.homework.results import Manual, page_name
@@ -214,7 +214,7 @@ def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
     for module in (finding, reading):
         with open(module.__file__, encoding="utf-8") as file:
             given |= set(re.findall(r'Refused\(\s*"([^"]+)"', file.read()))
-    assert {"unreadable", "empty"} <= given <= set(OF_FILE)
+    assert {"unreadable", "empty"} <= given <= UNREAD <= set(OF_FILE)
 
 
 def test_an_unknown_flag_and_an_unknown_verdict_are_shown_as_they_are():
@@ -233,11 +233,46 @@ def test_every_verdict_has_words(verdict):
     assert text.count(VERDICTS[verdict][1]) == (2 if verdict != "right" else 6)
 
 
-def test_a_file_that_could_not_be_read():
-    text = seen(feedback_page(ASSIGNMENT, BY_ID["s04"]))
-    assert "The file is no JSON." in text
-    assert OF_FILE["not a notebook"] in text
-    assert text.count("Not looked at") == 6
+def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
+    one = BY_ID["s05"]
+    assert OF_PART["missing function"] in seen(feedback_page(ASSIGNMENT, one))
+    note = "Cell 4 was left out: line 2: invalid syntax."
+    left_out = replace(one, flags=("cell left out",), notes=(note,))
+    text = seen(feedback_page(ASSIGNMENT, left_out))
+    place = text.index("Its cell may be one that was left out, see above.")
+    assert text.index(note) < place
+    assert "renamed" not in text
+    assert "kernel" not in text
+
+
+def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
+    from tested_transformer.homework.marking import _notes
+    from tested_transformer.homework.reading import CellProblem, Source
+
+    (note,) = _notes(Source(problems=(CellProblem(4, "invalid syntax"),)), ASSIGNMENT)
+    text = seen(feedback_page(ASSIGNMENT, replace(BY_ID["s05"], notes=(note,))))
+    assert "Its cell may be one that was left out" in text
+
+
+def test_no_backticks_where_code_is_set_as_code():
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s05"]))
+    assert "Used F.softmax" in text
+    assert "`" not in text
+
+
+@pytest.mark.parametrize("flag", sorted(UNREAD))
+def test_a_file_that_could_not_be_read(flag):
+    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
+    one = marks("s04", flags=(flag,), notes=("The file is no JSON.",), parts=none, written={})
+    page = Page(feedback_page(ASSIGNMENT, one))
+    why = f"could be marked. The file is no JSON. {OF_FILE[flag]}"
+    assert page.text.endswith(f"0 of 15 points Nothing in this file {why}")
+    assert "table" not in page.tags
+    by_hand = feedback_page(ASSIGNMENT, one, Manual({"s04": {WHY: 3.0}}))  # it came by mail
+    assert "3 of 15 points" in seen(by_hand)
+    assert "table" in Page(by_hand).tags
+    words = feedback_page(ASSIGNMENT, replace(one, written=BY_ID["s01"].written))
+    assert "table" in Page(words).tags
 
 
 PATHS = [

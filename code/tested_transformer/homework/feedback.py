@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from .marks import Marks, PartMarks
 from .page import code, count, items, of_points, page, points, prose, said, table, without_paths
-from .results import NOT_MARKED, Manual, is_complete, points_of, total
+from .results import NOT_MARKED, Manual, is_complete, is_replaced, points_of, total
 from .tasks import Assignment, Hunt, Task, Written
 
 VERDICTS = {  # sign, words, color
@@ -17,7 +18,7 @@ VERDICTS = {  # sign, words, color
     "forbidden": ("✗", "Uses what the task forbids", "wrong"),
 }
 OF_FILE = {  # what a flag of the whole file means; what was found there stands in the notes
-    "cell left out": "Restart the kernel and run all cells before you hand in: a cell that does not run is left out.",
+    "cell left out": "A cell is not valid Python, or defines something where it is not looked for, such as in a match.",
     "empty": "The file is empty.",
     "encoding": "Save the notebook as UTF-8: letters may have been misread.",
     "grader failed": "The instructor was told, and will have it marked again.",
@@ -28,6 +29,7 @@ OF_FILE = {  # what a flag of the whole file means; what was found there stands 
     "too large": "Clear the outputs, save the notebook and hand it in again.",
     "unreadable": "The file could not be read.",
 }  # fmt: skip
+UNREAD = {"empty", "no code", "no notebook", "not a notebook", "too large", "unreadable"}
 OF_PART = {  # what a flag of one part means
     "by hand": "A person gave these points in place of the grader's.",
     "ended itself": "The program ended itself in the middle of your function, as exit() does.",
@@ -35,7 +37,7 @@ OF_PART = {  # what a flag of one part means
     "garbled": "What came back from your function had not the agreed form.",
     "killed": "The system ended the program in the middle of your function.",
     "memory": "Your function asked for more memory than there was.",
-    "missing function": "No function of this name was found. Was it renamed, or defined inside an `if`?",
+    "missing function": "No function of this name was found. Was it renamed, or deleted?",
     "no answer": "The program ended before your function had answered.",
     "not a tensor": "Your function returned something that is neither a tensor nor a number.",
     "not deterministic": "Called twice with the same input, your function answered differently.",
@@ -46,23 +48,43 @@ OF_PART = {  # what a flag of one part means
     "too large": "The answer was larger than the grader takes.",
     "wrong type": "Your function returned values that are no plain numbers.",
 }  # fmt: skip
+LEFT_OUT = re.compile(r"Cell [0-9]+ was left out:")  # how such a note begins
+MISSING_WITH_A_CELL = (
+    "No function of this name was found. Its cell may be one that was left out, see above."
+)
 
 
 def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MARKED) -> str:
     """One student's page, whole in itself. It names no other student, no solution, no hidden case's seed."""
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
-    parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
-    body = [
-        f"<h1>{said(title)}</h1>",
-        f"<p>Submission <b>{said(marks.id)}</b></p>",
-        _total(assignment, marks, manual),
-        _about_file(about_file),
-        "<h2>Points</h2>",
-        _overview(assignment, marks, manual),
-        f"<h2>Part by part</h2>\n{parts}",
-    ]
+    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{said(marks.id)}</b></p>"]
+    if nothing_read(marks) and not manual.of(marks):
+        body += [_nothing(assignment, about_file)]
+    else:
+        parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
+        body += [
+            _total(assignment, marks, manual),
+            _about_file(about_file),
+            "<h2>Points</h2>",
+            _overview(assignment, marks, manual),
+            f"<h2>Part by part</h2>\n{parts}",
+        ]
     return page(f"{title} · {marks.id}", "\n".join(filter(None, body)))
+
+
+def nothing_read(marks: Marks) -> bool:
+    """Whether the file gave neither code nor answers in words, and a flag says why."""
+    return bool(UNREAD.intersection(marks.flags)) and not marks.written
+
+
+def _nothing(assignment: Assignment, why: list[str]) -> str:
+    """What stands in place of all points where there was nothing to mark."""
+    reason = " ".join(map(prose, dict.fromkeys(why)))
+    return (
+        f'<p class="total"><b>0</b> of {assignment.points} points</p>\n'
+        f"<p>Nothing in this file could be marked. {reason}</p>"
+    )
 
 
 def _total(assignment: Assignment, marks: Marks, manual: Manual) -> str:
@@ -128,8 +150,8 @@ def _section(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
     if isinstance(part, Written):
         lines += [] if marks.written.get(part.name) or reached is not None else [_no_answer()]
     elif part.name in marks.parts:
-        by_hand = part.name in manual.of(marks)
-        lines += _of_code(marks.parts[part.name], by_hand)
+        by_hand = ["by hand"] if is_replaced(part, marks, manual) else []
+        lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
     return '<section class="part">\n' + "\n".join(filter(None, lines)) + "\n</section>"
 
 
@@ -144,10 +166,12 @@ def _no_answer() -> str:
     return "<p>No answer of yours was found: was its cell deleted, or left as it was?</p>"
 
 
-def _of_code(got: PartMarks, by_hand: bool) -> list[str]:
+def _of_code(got: PartMarks, by_hand: list[str], notes: Iterable[str]) -> list[str]:
     """The diagnosis, what a hunt caught, and the flags."""
-    flags = [*got.flags, *(["by hand"] if by_hand else [])]
-    sentences = [prose(OF_PART.get(flag, flag)) for flag in dict.fromkeys(flags)]
+    meanings = dict(OF_PART)
+    if any(map(LEFT_OUT.match, notes)):
+        meanings["missing function"] = MISSING_WITH_A_CELL
+    sentences = [prose(meanings.get(flag, flag)) for flag in dict.fromkeys([*got.flags, *by_hand])]
     return [_diagnosis(got), _caught(got), items(sentences) if sentences else ""]
 
 
@@ -173,8 +197,10 @@ def _findings(got: PartMarks) -> Iterator[tuple[str, str]]:
         yield "Check", prose(got.check)
     if got.why:
         yield "Why", prose(got.why)
-    came = "Used" if got.verdict == "forbidden" else "Got"
-    for name, text in (("Smallest case", got.case), ("Expected", got.expected), (came, got.got)):
+    came = ("Got", got.got)
+    if got.verdict == "forbidden":
+        came = ("Used", got.got.replace("`", ""))  # it is set as code anyhow
+    for name, text in (("Smallest case", got.case), ("Expected", got.expected), came):
         if text:
             yield name, f"<pre>{said(without_paths(text))}</pre>"
     if got.mistake or got.cause:
