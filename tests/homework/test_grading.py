@@ -231,9 +231,11 @@ def test_a_second_run_marks_only_what_changed(batch, released, tmp_path):
     later = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out" / "marks").iterdir()}
     assert [name[:4] for name in times if times[name] != later[name]] == ["s02-"]
     assert (tmp_path / "out" / "run.json").read_text() == seed
-    assert run(*again, "--seed", 7).returncode == 0
+    refused = run(*again, "--seed", 7)
+    assert refused.returncode == 2
+    assert f"seed: expected {json.loads(seed)['seed']}" in refused.stderr
     last = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out" / "marks").iterdir()}
-    assert all(last[name] != later[name] for name in last)
+    assert last == later
 
 
 @needs_jail
@@ -252,4 +254,6 @@ def test_marks_by_hand_are_merged(released, tmp_path):
     refused = run(*command, "--manual", filled_in)
     assert refused.returncode == 2
     assert "99" in refused.stderr
+    assert table(tmp_path / "out" / "grades.csv")["s01"] == row
+    assert run(*command).returncode == 0  # without the points again: they are kept
     assert table(tmp_path / "out" / "grades.csv")["s01"] == row

@@ -9,10 +9,12 @@ from tested_transformer.homework import __main__ as command
 from tested_transformer.homework import grading
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.finding import find_submissions
+from tested_transformer.homework.forbidden import borrowed
 from tested_transformer.homework.grading import FAILED, grade
 from tested_transformer.homework.jail import JailMissing, Limits
 from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
 from tested_transformer.homework.tasks import Hunt, check, judge_hunt
+from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
 
 pytestmark = pytest.mark.plain_types
@@ -147,20 +149,44 @@ def test_a_folder_is_graded_in_order_and_kept(tmp_path):
         ({"path": "nothing"}, "path: expected a folder or a zip"),
         ({"path": "empty"}, "submissions: expected notebooks"),
         ({"homework": "hw02"}, "out: expected a folder of its own for hw02"),
+        ({"out": "class"}, "out: expected another folder, got the folder of submissions"),
+        ({"out": "a file"}, "out: expected a folder, got the file"),
+        ({"seed": 10**10}, "seed: expected"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, words):
     folder = tmp_path / "class"
     folder.mkdir()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "a file").write_text("")
     (folder / "s01.ipynb").write_text("")
     bare(folder, tmp_path / "out")
     before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
     path = tmp_path / change.get("path", "class")
     with pytest.raises((ValueError, FileNotFoundError), match=words):
-        grade(path, assignment(change.get("homework", "hw01")), tmp_path / "out",
-              jobs=change.get("jobs", 1), without_jail_for_my_own_code=True)  # fmt: skip
+        grade(path, assignment(change.get("homework", "hw01")), tmp_path / change.get("out", "out"),
+              jobs=change.get("jobs", 1), seed=change.get("seed"),
+              without_jail_for_my_own_code=True)  # fmt: skip
+    assert [file.name for file in folder.iterdir()] == ["s01.ipynb"]
     assert before == {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+
+
+def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):
+    (tmp_path / "s01.ipynb").write_text("")
+    (tmp_path / "s02.pdf").write_text("")
+    words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
+    assert command.main([*words, "--without-jail-for-my-own-code"]) == 0
+    assert "1 files are no notebooks and were passed over: s02.pdf" in capsys.readouterr().out
+
+
+def test_the_constants_of_the_package_are_those_of_the_jail():
+    from tested_transformer import data
+
+    assert {name: getattr(data, name) for name in CONSTANTS} == CONSTANTS
+    used = "from tested_transformer.data import PAD, Pair\ndef f(x): return x == PAD\n"
+    assert borrowed(used) == ""
+    assert borrowed(used.replace("== PAD", "== Pair")) == "tested_transformer.data.Pair"
+    assert borrowed("import tested_transformer as t\ndef f(x): return t.attention(x)") != ""
 
 
 def test_without_bubblewrap_nothing_is_marked_and_the_way_is_told(tmp_path, monkeypatch, capsys):

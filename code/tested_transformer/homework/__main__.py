@@ -11,14 +11,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .assignments import NAMES, assignment
-from .finding import Submission, find_submissions
+from .finding import Submission, find_submissions, passed_over
 from .grading import FAILED, grade
 from .jail import JailError, JailMissing, Limits
 from .manual import read_manual
 from .marking import mark
 from .marks import Marks
 from .reading import defines, read_submission
-from .reports import write_reports
+from .reports import keep_manual, write_reports
 from .results import NOT_MARKED, total
 from .tasks import Assignment, Hunt
 
@@ -86,17 +86,31 @@ def _grade(options: argparse.Namespace) -> int:
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
     ids = [one.id for one in find_submissions(options.submissions)]
-    manual = read_manual(options.manual, homework, ids) if options.manual else NOT_MARKED
+    by_hand = read_manual(options.manual, homework, ids) if options.manual else None
     marks = grade(
         options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
         limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,
     )  # fmt: skip
+    manual = keep_manual(options.out, by_hand)
+    if manual.points:
+        print(
+            f"{options.manual or 'as before'}: points by hand for {len(manual.points)} submissions"
+        )
     for line in write_reports(options.out, homework, marks, manual):
         print(line)
+    others = [name for name in passed_over(options.submissions)
+              if not _is_below(options.submissions / name, options.out)]  # fmt: skip
+    if others:
+        print(f"{len(others)} files are no notebooks and were passed over: {', '.join(others[:5])}"
+              f"{' ...' if others[5:] else ''}")  # fmt: skip
     flags = Counter(flag for one in marks for flag in one.every_flag())
     print(f"{len(marks)} submissions, {sum(FAILED in one.flags for one in marks)} of them not marked"
           f"{''.join(f'{chr(10)}  {n} x {flag}' for flag, n in sorted(flags.items()))}")  # fmt: skip
     return 1 if any(FAILED in one.flags for one in marks) else 0
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
 
 
 # -------------------------------------------------------------------------------------- self-check

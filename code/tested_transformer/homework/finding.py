@@ -137,6 +137,22 @@ def find_submissions(path: str | Path) -> list[Submission]:
         raise complain(ValueError, "path", f"{path} ({trouble})", "a zip of notebooks") from None
 
 
+def passed_over(path: str | Path) -> list[str]:
+    """The files in a folder or zip that are neither notebook nor archive: handed in, and not marked.
+
+    What is in zips inside is not listed.
+    """
+    root = Path(os.path.realpath(path))
+    if root.is_dir():
+        names = [file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file()]
+    elif ZIP.search(root.name):
+        with _open(root) as stream:
+            names = [name for name in _zip(stream).namelist() if not name.endswith("/")]
+    else:
+        names = []
+    return sorted(_printable(n) for n in names if not _is_wanted(n) and not DEBRIS.search(n))
+
+
 def _in_folder(root: Path) -> Iterator[Submission]:
     """All submissions below a folder, level by level: a stack, since folders may nest deeply."""
     waiting = [root]

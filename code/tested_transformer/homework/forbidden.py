@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from ..errors import complain
 from .reading import Source, compile_text
+from .worker import CONSTANTS
 
 MAX_ROUNDS = 10  # over all assignments: an alias may be written above the name that it stands for
 CUSTOM = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
@@ -120,17 +121,19 @@ class _Names:
 def borrowed(code: str) -> str:
     """What a function's code imports of this book's package, whose answers it may not use; "" for nothing.
 
+    The numbers of PAD and the like are no answers.
     `code` holds what the function needs and nothing else, as `named_by` gives it.
 
     Raises: SyntaxError if the code is not Python.
     """
-    for node in ast.walk(compile_text(code)):
-        if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
-            return f"{node.module}.{node.names[0].name}"
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if _is_ours(alias.name):
-                    return alias.name
+    nodes = list(ast.walk(compile_text(code)))
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for node in nodes:
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            seen = (alias.asname or alias.name.partition(".")[0]) in named or alias.name == "*"
+            if seen and _is_ours(module + alias.name) and alias.name not in CONSTANTS:
+                return module + alias.name
     return ""
 
 

@@ -57,6 +57,7 @@ def grade(
     with Session("", limits=limits, without_jail_for_my_own_code=bare):
         pass  # a machine without a jail says so before the first submission
     folder = Path(out)
+    _need_own_folder(folder, Path(path))
     seed = _open(folder, assignment, seed)
     key = run_key(assignment, seed, limits)
     kept = {one.id: marks for one in found if (marks := _kept(folder, one, key))}
@@ -69,6 +70,14 @@ def grade(
     return [kept[one.id] for one in found]
 
 
+def _need_own_folder(folder: Path, submissions: Path) -> None:
+    """Raise ValueError unless results can go there without mixing with what was handed in."""
+    if folder.exists() and not folder.is_dir():
+        raise complain(ValueError, "out", f"the file {folder}", "a folder")
+    if submissions.is_dir() and submissions.resolve() == folder.resolve():
+        raise complain(ValueError, "out", f"the folder of submissions, {folder}", "another folder")
+
+
 def _open(folder: Path, assignment: Assignment, seed: int | None) -> int:
     """Make the folder of results, or go on in one; give the seed."""
     (folder / "marks").mkdir(parents=True, exist_ok=True)
@@ -79,6 +88,8 @@ def _open(folder: Path, assignment: Assignment, seed: int | None) -> int:
         raise complain(ValueError, "out", f"{folder}, with marks of {said['assignment']}", wanted)
     if seed is None:
         seed = said.get("seed", secrets.randbelow(2**31))
+    elif seed != said.get("seed", seed):
+        raise complain(ValueError, "seed", seed, f"{said['seed']}, with which {folder} was marked")
     write_whole(run, json.dumps({"assignment": assignment.name, "seed": seed}) + "\n")
     return seed
 

@@ -21,7 +21,7 @@ from .slicing import named_by, needed_for
 from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
 
 # What stands in a cell for an answer in words when it is handed out.
-STUB = re.compile(r"\*\*Your answer\.\*\*|\*Your answer here\.\*")
+STUB = re.compile(r"^\*\*[^*]+\*\*$|\*Your answer here\.\*", re.MULTILINE)
 # Of waiting for a task's answers: a right function takes a few hundredths of it.
 SLOW_SECONDS = 4.0
 

@@ -38,6 +38,7 @@ from typing import Any, BinaryIO
 TEXT = 500  # characters of an exception's message
 NO_MEMORY = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc")
 PACKAGE = "tested_transformer"
+CONSTANTS = {"PAD": 0, "BOS": 1, "EOS": 2, "UNK": 3}  # of the package, which functions may use
 SHORT = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 
 
@@ -72,6 +73,8 @@ class AbsentModule(ModuleType):
         """A class that can be named and inherited from, and not called."""
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in CONSTANTS:
+            return CONSTANTS[name]
         return type(name, (Absent,), {"place": f"{self.__name__}.{name}"})
 
 
