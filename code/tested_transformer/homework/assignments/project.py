@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from ... import reference
-from ...data.vocabulary import EOS, PAD
+from ...data.vocabulary import BOS, EOS, PAD
 from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 from ..tasks import Assignment, Hunt, Task, Written
 
@@ -23,6 +23,25 @@ VALUES = (1, 5, 10, 50, 100, 500, 1000)
 LARGEST = 3999
 FIRST = 4  # the number of I
 EPS = 1e-6
+
+
+def _not_rounded(run: Run, case: Case) -> Problem | None:
+    """Numbers that are right but for a rounding in float32."""
+    expected, got = run.expected(case)[0], run.value(case)
+    if expected.shape != got.shape:
+        return None  # the shape has its own check
+    far = np.abs(expected - got).max(initial=0.0)
+    if 1e-12 < far <= 4 * torch.finfo(torch.float32).eps * np.abs(expected).max(initial=0.0):
+        return Problem("an error below 1e-12, as in float64", f"one of {far:.0e}, as in float32")
+    return None
+
+
+IN_FLOAT64 = Check(
+    "computed in float64",
+    "The numbers are right to seven digits: they were computed in float32, at least in part. Python's own "
+    "numbers are float64; a tensor of floats is float32 unless you say dtype=torch.float64.",
+    _not_rounded,
+)
 
 # --- Writing a number -----------------------------------------------------------------------------
 
@@ -95,7 +114,7 @@ def write_three_digits(number, long):
 
 def _write_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
-    numbers = [1, 4, 6, 9, 14, 49, 99, 444, 1994, 3888, LARGEST]
+    numbers = [1, 4, 6, 9, 10, 14, 20, 49, 99, 120, 444, 1994, 2020, 3888, LARGEST]
     numbers += [int(n) for n in rng.integers(1, LARGEST + 1, size=12)]
     return [
         Case(f"{number}, {'long' if long else 'short'}", {"number": number, "long": long})
@@ -275,6 +294,7 @@ def _read_cases(seed: int) -> list[Case]:
     cases += [case("XIV", (EOS,)), case("XIIII", (EOS, PAD, PAD)), case("XL", (EOS, 6, 4, EOS))]
     cases += [case(text) for text in ("IIX", "VV", "IC", "VIV", "IVI", "IXIIII", "MMMM", "XIIIII")]
     cases += [case("XIVIIII"), case("XLVIIII"), case("X", (PAD, 4)), case("V", (3, EOS))]
+    cases += [case("VIIII", (PAD,)), Case("BOS and XIV", {"ids": np.array([BOS, 6, 4, 5])})]
     return [*cases, case("", (EOS, 4)), case("")]
 
 
@@ -557,6 +577,12 @@ def ceiling_of_sums(source, answers):
     return _of_keys(source.sum(1).tolist(), answers)
 
 
+def ceiling_in_float32(source, answers):
+    """The right share, rounded to float32."""
+    share = _of_keys([tuple(sorted(row)) for row in source.tolist()], answers)
+    return torch.tensor(share).item()
+
+
 def _ceiling_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
@@ -610,13 +636,14 @@ CEILING = Spec(
     name="project.ceiling",
     statement="ceiling(source, answers): the largest share of pairs that anybody can get right who knows all "
     "pairs by heart, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
-    "out) and must say one answer to each bag; a number. source (N, S), answers (N), whole numbers",
+    "out) and must say one answer to each bag; a Python number, or a float64 tensor. source (N, S), answers (N), whole numbers",
     required=("source", "answers"),
     reference=_ceiling_reference,
     cases=_ceiling_cases,
     checks=(
         SHAPE,
         UNTOUCHED,
+        IN_FLOAT64,
         Check(
             "the order of the letters is nothing",
             "A bag has no order: with the letters of each source sorted nothing changes.",
@@ -663,6 +690,12 @@ CEILING = Spec(
             "a sum for a bag", ceiling_of_sums, "equals the reference",
             symptom="A little too low: different bags may have one sum.",
             cause="The sum of the letters' numbers does not say which letters they are.",
+            seen="made for this book", chapter=6,
+        ),
+        Mutant(
+            "a share in float32", ceiling_in_float32, "computed in float64",
+            symptom="Two thirds differ from two thirds in the eighth digit.",
+            cause="The share is divided in a float32 tensor, and a Python number only afterwards.",
             seen="made for this book", chapter=6,
         ),
     ),
@@ -1030,6 +1063,30 @@ def report_with_noise(said, expected, group, num_groups):
                    words=lambda row: [n for n in row if n not in (PAD, EOS)])  # fmt: skip
 
 
+def report_in_float32(said, expected, group, num_groups):
+    """Divided in float32, widened afterwards."""
+    return _report(said, expected, group, num_groups).float().double()
+
+
+def report_to_the_last_end(said, expected, group, num_groups):
+    """The last EOS ends a row."""
+    words = lambda row: row[: len(row) - 1 - row[::-1].index(EOS)] if EOS in row else row  # noqa: E731
+    is_right = lambda a, b: EOS in a and words(a) == _words(b)  # noqa: E731
+    return _report(said, expected, group, num_groups, words=words, is_right=is_right)
+
+
+def report_at_most_one(said, expected, group, num_groups):
+    """No rate above 1."""
+    return _report(said, expected, group, num_groups).clamp(max=torch.tensor([torch.inf, 1, 1]))
+
+
+def report_without_padding(said, expected, group, num_groups):
+    """PAD is no digit, wherever it stands."""
+    words = lambda row: [n for n in _words(row) if n != PAD]  # noqa: E731
+    is_right = lambda a, b: EOS in a and words(a) == _words(b)  # noqa: E731
+    return _report(said, expected, group, num_groups, words=words, is_right=is_right)
+
+
 def _report_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
@@ -1061,6 +1118,10 @@ def _report_cases(seed: int) -> list[Case]:
         group = rng.integers(0, num_groups, size=count).tolist()
         return case(label, pairs, group, num_groups, extra=extra, noise=extra > 0)
 
+    def signs(label, said, expected) -> Case:
+        arguments = {"said": np.array([said]), "expected": np.array([expected])}
+        return Case(label, arguments | {"group": np.array([0]), "num_groups": 1})
+
     return [
         case("one right", [("24", "24")], [0], 1),
         case("one digit wrong", [("29", "24")], [0], 1),
@@ -1070,6 +1131,9 @@ def _report_cases(seed: int) -> list[Case]:
         case("one without end", [("24!", "24"), ("1", "13")], [0, 0], 1),
         case("two groups, one empty", [("40", "44"), ("6", "6"), ("416", "46")], [2, 0, 2], 3),
         case("more said than asked", [("2424", "24"), ("9", "9")], [1, 1], 2, extra=1, noise=True),
+        case("three times as many edits as digits", [("123", "7")], [0], 1),
+        signs("a second EOS", [6, 8, EOS, 5, EOS], [6, 8, EOS]),
+        signs("PAD before the digits", [PAD, 6, 8, EOS], [6, 8, EOS]),
         drawn("twenty", 20, 3, 0),
         drawn("forty, and talk after the end", 40, 4, 2),
     ]
@@ -1102,7 +1166,7 @@ REPORT = Spec(
     name="project.report",
     statement="report(said, expected, group, num_groups): float64 (K, 3), for each group 0 to K - 1: how many "
     "rows it has, the share of them that is exactly right, and its digit error rate: the edit distances of its "
-    "rows added up, over the digits expected in its rows. said (B, L), expected (B, M), group (B). A row's "
+    "rows added up, over the digits expected in its rows; it may exceed 1. said (B, L), expected (B, M), group (B). A row's "
     "digits are what stands before its first EOS = 2, or all of it without one; expected has EOS in each row. "
     "A row of said without EOS is never exactly right. A group without rows gets three zeros",
     required=("said", "expected", "group", "num_groups"),
@@ -1111,6 +1175,7 @@ REPORT = Spec(
     checks=(
         SHAPE,
         UNTOUCHED,
+        IN_FLOAT64,
         Check(
             "the right answers are right",
             "Whoever says what was expected has share 1 and error rate 0 in each group that has rows.",
@@ -1159,6 +1224,30 @@ REPORT = Spec(
             symptom="A large error rate for a perfect model that is not stopped at EOS.",
             cause="PAD and EOS are filtered out, and what stands behind EOS stays.",
             seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "up to the last EOS", report_to_the_last_end, "after the end nothing counts",
+            symptom="A model that goes on after EOS, and ends again, is charged for what it never said.",
+            cause="The row is cut at its last EOS, not at its first.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "a rate of at most 1", report_at_most_one, "equals the reference",
+            symptom="Three digits too many look like one wrong digit.",
+            cause="The rate is cut at 1, as if it were a share.",
+            seen="made for this book", chapter=10,
+        ),
+        Mutant(
+            "padding left out", report_without_padding, "exactly right, to the end",
+            symptom="A model that says PAD before its answer is right.",
+            cause="PAD is taken out of the row, though before EOS it was said like any other sign.",
+            seen="made for this book", chapter=11,
+        ),
+        Mutant(
+            "divided in float32", report_in_float32, "computed in float64",
+            symptom="One third differs from one third in the eighth digit.",
+            cause="The counts are divided as float32, and widened afterwards or not at all.",
+            seen="made for this book", chapter=10,
         ),
     ),
     chapter=10,
