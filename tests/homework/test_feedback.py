@@ -310,10 +310,29 @@ def test_answers_question_by_question_with_the_rubric():
     for line in RUBRIC.split("\n"):
         assert line in text
     assert text.index(RUBRIC[:9]) < text.index("<h4>s01</h4>") < text.index("<h4>s02</h4>")
-    assert "**Your answer.** The sum of $d$ products has variance $d$.\n\n- so the" in text
+    assert '<pre dir="auto">\nThe sum of $d$ products has variance $d$.\n\n- so the' in text
+    assert "Your answer" not in text
     assert f'<article class="answer" id="{WHY}--{page_name("s06/hw09")[:-5]}">' in text
-    assert seen(text).count("No answer was found in the notebook.") == 3
+    assert re.findall("No answer was found: ([^.]*)[.]", seen(text)) == ["s04 ", "s02 , s04 "]
+    assert text.count('<article class="answer"') == 2 * 6 - 3
     assert text == written_page(ASSIGNMENT, CLASS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("**Your answer.**\n\n  4 heads", "  4 heads"),
+        ("**What you found.**\n**Refuted.** It is 3.", "**Refuted.** It is 3."),
+        ("\n**Your report.** \n\nRoman numerals", "Roman numerals"),
+        ("**Refuted.**\nIt is 3.", "**Refuted.**\nIt is 3."),
+        ("It is 3.\n\n**Your answer.**", "It is 3.\n\n**Your answer.**"),
+    ],
+)
+def test_what_was_handed_out_above_an_answer_is_not_shown(typed, shown):
+    text = written_page(ASSIGNMENT, [marks("s01", written={WHY: typed})])
+    assert f'<pre dir="auto">\n{shown}</pre>' in text
+    only = written_page(ASSIGNMENT, [marks("s01", written={WHY: "**What you found.**\n"})])
+    assert "<article" not in only
 
 
 def test_the_summary_counts():
@@ -346,7 +365,29 @@ def test_the_most_frequent_mistake_comes_first():
 
 def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
     text = seen(class_summary(ASSIGNMENT, CLASS))
-    assert "of 10 points. 0 of 6 complete. Elsewhere answers in words are not marked yet." in text
+    assert "of 10 points. 0 of 6 complete. Points are of the 10 that the grader gives; " in text
+    assert "the 5 points for words are not marked yet." in text
+    one = seen(class_summary(ASSIGNMENT, CLASS, Manual({"s01": {WHY: 3.0}})))
+    assert "Points are of the 13 that the grader and a person gave; the 2 points for words" in one
+    some = seen(class_summary(ASSIGNMENT, CLASS, BY_HAND))
+    assert "Words of 5 submissions are not all marked yet, and count 0 so far." in some
+    every = {name: {WHY: 3.0, FOUND: 2.0} for name in BY_ID}
+    assert "not marked yet" not in seen(class_summary(ASSIGNMENT, CLASS, Manual(every)))
+
+
+def test_the_summary_says_who_pulls_the_mean_down():
+    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
+    untouched = [marks(name, parts=none, written={}) for name in ("s07", "s08")]
+    tried = marks("s09", parts=none)  # answers in words: not untouched
+    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], BY_ID["s04"], *untouched, tried]))
+    assert "5 submissions. Totals Mean 2, median 0" in text
+    assert "1 file could not be read. In 2 files nothing is written." in text
+    assert "The mean without them is 5." in text  # 10 and 0
+    assert "without them" not in seen(class_summary(ASSIGNMENT, [BY_ID["s01"], tried]))
+    one = seen(class_summary(ASSIGNMENT, untouched[:1]))
+    assert "1 submission. Totals" in one
+    assert "read" not in one
+    assert "In 1 file nothing is written." in one
 
 
 def counts(drawing: str) -> list[tuple[float, float, int]]:

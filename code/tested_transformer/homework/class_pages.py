@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 
-from .feedback import OF_FILE, OF_PART
+from .feedback import OF_FILE, OF_PART, nothing_read
 from .marks import Marks
 from .page import bar, code, count, of_points, page, points, prose, said, table
 from .results import (
@@ -23,6 +24,8 @@ from .tasks import Assignment, Hunt, Written
 
 VERDICTS = ("right", "wrong", "not written", "stopped", "forbidden")
 MOST_COLUMNS = 12
+# What the handed out notebook says above an answer: **Your answer.**, **What you found.**
+HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
 
 
 # ------------------------------------------------------------------------------------ answers in words
@@ -31,7 +34,7 @@ MOST_COLUMNS = 12
 def written_page(assignment: Assignment, marks: Sequence[Marks]) -> str:
     """All answers in words, question by question, with the rubric beside them.
 
-    An answer is shown as it was typed. Each has an anchor: the part's name, then `file_stem` of the id.
+    An answer is shown as it was typed, less the words above it that were handed out. Each has an anchor: the part's name, then `file_stem` of the id.
     """
     title = f"{assignment.name}: answers in words"
     marks = sorted(marks, key=lambda one: one.id)
@@ -57,15 +60,25 @@ def _id(name: str) -> str:
     return f'<span class="id">{said(name)}</span>'
 
 
+def _text(part: Written, one: Marks) -> str:
+    """What was answered, without what was handed out above it; empty if that is nothing."""
+    text = one.written.get(part.name, "")
+    if above := HANDED_OUT.match(text):
+        text = text[above.end() :]
+    return text.strip("\n") if text.strip() else ""
+
+
 def _link(part: Written, one: Marks) -> str:
-    if not one.written.get(part.name, "").strip():
+    if not _text(part, one):
         return '<span class="soft">no answer</span>'
     label = said(f"{part.name} of {one.id}")
     return f'<a href="#{_anchor(part, one)}" aria-label="{label}">answer</a>'
 
 
 def _question(part: Written, marks: Sequence[Marks]) -> str:
-    answers = "\n".join(_answer(part, one) for one in marks)
+    answers = "\n".join(_answer(part, one) for one in marks if _text(part, one))
+    without = [_id(one.id) for one in marks if not _text(part, one)]
+    nobody = f'<p class="soft">No answer was found: {", ".join(without)}.</p>' if without else ""
     return f"""<h2>{code(part.name)}</h2>
 <p class="soft">{said(part.kind.capitalize())} · {count(part.points, "point")}</p>
 <div class="question">
@@ -75,15 +88,13 @@ def _question(part: Written, marks: Sequence[Marks]) -> str:
 </div></aside>
 <div>
 {answers}
+{nobody}
 </div>
 </div>"""
 
 
 def _answer(part: Written, one: Marks) -> str:
-    text = one.written.get(part.name, "").strip("\n")
-    shown = f'<pre dir="auto">\n{said(text)}</pre>'  # HTML drops the first end of line
-    if not text.strip():
-        shown = '<p class="soft">No answer was found in the notebook.</p>'
+    shown = f'<pre dir="auto">\n{said(_text(part, one))}</pre>'  # HTML drops the first end of line
     return f'<article class="answer" id="{_anchor(part, one)}">\n<h4>{said(one.id)}</h4>\n{shown}\n</article>'
 
 
@@ -119,11 +130,55 @@ def _totals(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> s
         if any(points_of(part, one, manual) is not None for one in marks)
     )
     whole = sum(is_complete(assignment, one, manual) for one in marks)
-    rest = "" if whole == len(marks) else " Elsewhere answers in words are not marked yet."
+    rest = _not_marked(assignment, most, len(marks) - whole)
     return (
         f"<p>Mean {points(mean(totals))}, median {points(median(totals))} of {count(most, 'point')}. "
-        f"{whole} of {len(marks)} complete.{rest}</p>\n{histogram(totals, most)}"
+        f"{whole} of {len(marks)} complete.{rest}</p>\n"
+        f"{_pulling_down(marks, totals)}{histogram(totals, most)}"
     )
+
+
+def _not_marked(assignment: Assignment, most: int, waiting: int) -> str:
+    """What the points are of, while answers in words of so many submissions wait for a person."""
+    if not waiting:
+        return ""
+    unmarked = assignment.points - most
+    if not unmarked:
+        return (
+            f" Words of {count(waiting, 'submission')} are not all marked yet, and count 0 so far."
+        )
+    by_grader = sum(part.points for part in assignment.coded)
+    giver = "that the grader gives" if most == by_grader else "that the grader and a person gave"
+    are = "is" if unmarked == 1 else "are"
+    return (
+        f" Points are of the {most} {giver}; the {count(unmarked, 'point')} for words {are} "
+        "not marked yet."
+    )
+
+
+def _pulling_down(marks: Sequence[Marks], totals: Sequence[float]) -> str:
+    """How many gave nothing that could be marked, and the mean of all others."""
+    unread = sum(map(nothing_read, marks))
+    untouched = sum(map(_is_untouched, marks))
+    if not unread + untouched:
+        return ""
+    others = [
+        reached
+        for reached, one in zip(totals, marks, strict=True)
+        if not (nothing_read(one) or _is_untouched(one))
+    ]
+    sentences = [
+        f"{count(unread, 'file')} could not be read." if unread else "",
+        f"In {count(untouched, 'file')} nothing is written." if untouched else "",
+        f"The mean without them is {points(mean(others))}." if others else "",
+    ]
+    return f"<p>{' '.join(filter(None, sentences))}</p>\n"
+
+
+def _is_untouched(one: Marks) -> bool:
+    """Whether a file was read, and every part of it is as it was handed out."""
+    nothing = all(part.verdict == "not written" for part in one.parts.values())
+    return bool(one.parts) and nothing and not one.written and not nothing_read(one)
 
 
 def histogram(totals: Sequence[float], most: int) -> str:
@@ -173,7 +228,7 @@ def _marked(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> s
         reached = [points_of(part, one, manual) for one in marks]
         marked = [one for one in reached if one is not None]
         average = mean(marked) if marked else None
-        answered = sum(bool(one.written.get(part.name, "").strip()) for one in marks)
+        answered = sum(bool(_text(part, one)) for one in marks)
         of = of_points(average, part.points)
         rows.append([code(part.name), of, str(answered), str(len(marked))])
     header = ["Part", "Mean points", "#answered", "#marked"]
