@@ -1118,7 +1118,12 @@ ASSIGNMENT = Assignment(
         Task(spec=WIDEST, function="widest", minutes=10, difficulty="core"),
         Task(
             spec=SCORE_GRADIENT, function="score_gradient", minutes=25, difficulty="core",
-            forbidden=("torch.autograd.grad", "torch.autograd.backward", "torch.func.grad"),
+            forbidden=(
+                "torch.autograd.grad",
+                "torch.autograd.backward",
+                "torch.func.grad",
+                "torch.autograd.forward_ad.make_dual",
+            ),
         ),
         Task(spec=FEWEST_PADS, function="fewest_pads", minutes=35, difficulty="challenge"),
         HUNT,
