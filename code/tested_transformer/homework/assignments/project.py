@@ -1428,7 +1428,7 @@ HUNT = Hunt(
         ),
     ),
     points=6,
-    minutes=60,
+    minutes=45,
     difficulty="challenge",
     chapter=10,
 )  # fmt: skip
@@ -1449,13 +1449,14 @@ ASSIGNMENT = Assignment(
             "explanation",
             points=4,
             minutes=25,
-            rubric="1: XIV and XIIII are one question with one answer, so a pair held out alone may be "
-            "answered from its partner, which was learned. 1: what is counted is right: of the numbers, 1,952 "
-            "have two writings, so 3,904 pairs have a partner; drawn one by one, about 9 of 10 partners lie in "
-            "the training set. 1: the score would then be too high, or say nothing about new numbers, however "
-            "large the test set. 1: something that this split still can not see, with a reason: the test numbers "
-            "come from the same range and rules (no mixed writings, nothing above 3999), nearly all digits and "
-            "neighbors were seen, short numbers are rare.",
+            rubric="1: XIV and XIIII, or another such pair, are one question with one answer, so a pair held "
+            "out alone may be answered from its partner, which was learned. 1: what is counted is right: of the "
+            "numbers, 1,952 have two writings, so 3,904 pairs have a partner; drawn one by one, 59 percent of "
+            "the 600 have it in the training set (58 to 60 is right). 1: the score would be too high, or could "
+            "not tell a reader from a memory, and more pairs drawn the same way do not help: as large a share "
+            "of them has its partner there. 1: a property that all 5,951 pairs share: one writing throughout, "
+            "or nothing above 3999, or no letter beyond M, or at most three M. What is only rare, such as short "
+            "numerals, is no answer.",
         ),
         Task(CEILING, "ceiling", minutes=25, difficulty="core"),
         Task(
@@ -1476,7 +1477,7 @@ ASSIGNMENT = Assignment(
             "project-training",
             "experiment",
             points=5,
-            minutes=60,
+            minutes=90,
             rubric="1: the model is trained on pairs made by write and hold_out, with the seed and the number of "
             "steps named, and no number stands on both sides. 1: a curve of the loss. 1: the table of report for "
             "short and long numerals that were held out. 1: what the table shows is said in words, with at least "
@@ -1489,18 +1490,21 @@ ASSIGNMENT = Assignment(
             "experiment",
             points=5,
             minutes=70,
-            rubric="1: a prediction, written before the runs, for both changes. 1: a table or bars of at least "
-            "three runs that differ in one thing each, with steps and seeds. 1: without positions in the encoder "
-            "the exact match over all pairs is compared with the ceiling, and not above it. 1: a picture of the "
+            rubric="1: a prediction, written before the runs: for both changes a number for each of the three "
+            "groups, with a reason; whether it came true does not count. 1: a table or bars of the three runs, "
+            "which differ in one thing each, for each of the three groups, with steps and seeds. 1: without positions in the encoder "
+            "the exact match over all pairs is compared with the ceiling, and not above it, and it is said why the "
+            "ceiling of the held-out pairs is higher and can not be reached: it knows the held-out answers, and "
+            "the other number of a bag is mostly not among them. 1: a picture of the "
             "cross-attention of one numeral, rows and columns labeled, and a sentence about it that the picture "
-            "supports. 1: honest about chance: one seed, or two that differ, and no more claimed than they carry.",
+            "supports. 1: honest about chance: one seed is enough, if it is said what it can not show, and no more claimed than they carry.",
         ),
         Written(
             "project-report",
             "explanation",
             points=4,
             minutes=60,
-            rubric="About 300 words (250 to 350). 1: question, data and split, so that somebody could repeat it: "
+            rubric="250 to 350 words; under 200 or over 400 costs one point. 1: question, data and split, so that somebody could repeat it: "
             "sizes, steps, seed, time. 1: the results as numbers that stand in the notebook, for both writings, "
             "and what changed in the ablation. 1: why: why a bag of letters is not enough, with two numerals that "
             "share one, and what order the positions give back. 1: limits and a next step: what the score does "
