@@ -86,7 +86,8 @@ def chapters(env) -> dict[int, str]:
 
 def link(env, docname: str) -> str:
     """A link between chapters, which stand in one folder."""
-    return f'<a href="{Path(docname).name}.html">{escape(env.titles[docname].astext())}</a>'
+    title = escape(env.titles[docname].astext()).replace(". ", ".&nbsp;", 1)
+    return f'<a href="{Path(docname).name}.html">{title}</a>'
 
 
 def needed(env, docname: str) -> list[str]:
