@@ -31,7 +31,7 @@ import run_tests  # noqa: E402
 
 REPOSITORY, SITE = "https://github.com/someone/some-book", "https://someone.example/some-book/"
 CONFIG = """
-project, html_title, root_doc, language = "Small", "Small", "book/index", "en"
+project, html_title, root_doc, language = "Not set", "Small", "book/index", "en"
 extensions = ["myst_nb", "furniture", "chapter_facts"]
 html_theme, nb_execution_mode = "sphinx_book_theme", "off"
 html_context = {"default_mode": "auto"}
@@ -133,7 +133,7 @@ def test_facts_of_a_chapter(bare):
     assert 'href="../_sources/chapters/01_a.ipynb" download' in facts
     assert '<a href="01_a.html">1.&nbsp;Title a</a>, derivatives' in last
     assert "<dt>Next</dt>" not in last
-    assert first.index("</h1>") < first.index(facts)
+    assert first.rindex("</h1>") < first.index(facts) < first.index("中文")
 
 
 @slow
@@ -162,6 +162,7 @@ def test_with_addresses_pages_say_where_they_are(known):
         assert facts["og:url"] == SITE + name
         assert facts["og:image"] == f"{SITE}_static/social.png"
         assert facts["og:description"] == facts["description"]
+        assert facts["og:site_name"] == "Small"
     assert facts["og:title"] == "1. Title a"
     assert 'rel="canonical"' not in read(known, "404.html")
 

@@ -126,11 +126,11 @@ def previews(app, pagename: str, context: dict, description: str) -> list[str]:
     where, builder = app.addresses, app.builder
     front = pagename == app.config.root_doc
     facts = {
-        "og:title": app.config.html_title if front else context.get("title", app.config.project),
+        "og:title": app.config.html_title if front else context.get("title", app.config.html_title),
         "og:description": description,
         "og:type": "website" if front else "article",
         "og:url": urljoin(where.site, builder.get_target_uri(pagename)),
-        "og:site_name": app.config.project,
+        "og:site_name": app.config.html_title,
         "og:locale": "en_US",
         "og:image": urljoin(where.site, PICTURE),
         "og:image:width": "1200",

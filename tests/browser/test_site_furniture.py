@@ -1,6 +1,8 @@
 """The built site as search engines, other sites and lost readers meet it."""
 
+import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -79,6 +81,8 @@ def test_chapters_can_be_downloaded(browser, address):  # noqa: F811
     with visit.page.expect_download() as waiting:
         visit.page.locator(".chapter-facts a[download]").click()
     assert waiting.value.suggested_filename == "01_self_attention.ipynb"
+    stored = json.loads(Path(waiting.value.path()).read_text(encoding="utf-8"))
+    assert len(stored["cells"]) > 20
     visit.page.close()
 
 
