@@ -17,7 +17,7 @@ BEGAN := $(shell date +%s)
 
 help:
 	@echo "make book       build the site from nothing and say where to open it"
-	@echo "make test       check everything: code, chapters, site"
+	@echo "make test       check everything: code, chapters, site (RECORD=1: store the numbers for the book)"
 	@echo "make test-fast  lint, doctests and the quick unit tests, for the edit loop"
 	@echo "make lab        open the chapters in JupyterLab"
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
@@ -33,7 +33,7 @@ book: $(VENV)/book.stamp
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
 
 test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp
-	@$(BIN)/python tools/run_tests.py
+	@$(BIN)/python tools/run_tests.py $(if $(RECORD),--record)
 
 test-fast: $(VENV)/dev.stamp
 	@$(BIN)/python tools/run_tests.py --fast

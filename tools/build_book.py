@@ -5,6 +5,7 @@ Usage: python tools/build_book.py [--since SECONDS]    seconds since 1970 when t
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,19 @@ from chapters import ROOT
 
 SITE = ROOT / "_build" / "html"
 RUN_JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+
+
+def write_front_door() -> None:
+    """Give the page that only leads on to the first page what its head says, for search and previews."""
+    first = (SITE / "book" / "index.html").read_text(encoding="utf-8")
+    kept = r'<title>.*?</title>|<meta (?:name|property)="(?:description|og:|twitter:)[^>]*>|<link rel="canonical"[^>]*>'
+    head = "\n".join(re.findall(kept, first, re.DOTALL))
+    (SITE / "index.html").write_text(
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}\n'
+        '<meta http-equiv="refresh" content="0; url=book/index.html">\n</head>\n'
+        '<body><p><a href="book/index.html">The Tested Transformer</a></p></body>\n</html>\n',
+        encoding="utf-8",
+    )
 
 
 def main() -> int:
@@ -35,6 +49,7 @@ def main() -> int:
                 f"\nThe book did not build ({time.time() - began:.0f} s): warnings are errors, see above."
             )
             return 1
+    write_front_door()
     print(f"\nBuilt in {time.time() - began:.0f} s. Open {(SITE / 'index.html').as_uri()}")
     return 0
 

@@ -4,6 +4,8 @@
     book/generated/interview.md   the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names, and the chapters that use them
     book/generated/course.md      the assignments, for the page of the instructors
+    book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
+    book/generated/cite.md        the entry for a bibliography, from CITATION.cff
 
 Usage: python tools/generate.py
 """
@@ -11,15 +13,19 @@ Usage: python tools/generate.py
 import ast
 import functools
 import inspect
+import json
 import re
 import sys
 import textwrap
 from collections import defaultdict
 from pathlib import Path
 
+import yaml
+
 from chapters import ROOT, chapter_paths, number, read
 
 PACKAGE = "tested_transformer"
+RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
 LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
 OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a directive
@@ -224,7 +230,10 @@ def course(assignments: list) -> str:
         said = f"{each.points}: {', '.join(map(str, sums))}"
         title = f"[{each.name}: {each.title}](course-{each.name})"
         rows.append(f"| {each.weeks} | {title} | {chapters} | {said} | {each.minutes} |")
-    page = ["# The assignments", "\n".join(rows)]
+    intro = (
+        "Each assignment with its parts, their points and the minutes that they were planned for."
+    )
+    page = ["# The assignments", intro, "\n".join(rows)]
     for each in assignments:
         page += [f"(course-{each.name})=\n## {each.name}: {each.title}", _parts(each)]
     return "\n\n".join(page) + "\n"
@@ -243,6 +252,48 @@ def _parts(assignment) -> str:
     return "\n".join(rows)
 
 
+# ------------------------------------------------------------------------- parts of other pages
+
+
+def last_run(record: dict | None) -> str:
+    """Tables of what a recorded test run gave; a sentence if there is none."""
+    if record is None:
+        return "No run is recorded in this copy of the book: `make test RECORD=1` records one.\n"
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    total = sum(step.get("passed", 0) for step in record["steps"])
+    rows = ["| step | passed | seconds |", "|---|---|---|"]
+    rows += [f"| {s['name']} | {s.get('passed', '')} | {s['seconds']} |" for s in record["steps"]]
+    slow = ["| chapter | seconds |", "|---|---|"]
+    slow += [
+        f"| [](../chapters/{name}.ipynb) | {s:.0f} |" for name, s in record["chapters"].items()
+    ]
+    skipped = [f"- {n}, because: {reason}" for reason, n in record["skipped"].items()]
+    return "\n\n".join([
+        f"On {record['date']}, {total:,} tests passed in {record['seconds'] / 60:.0f} minutes "
+        f"({record['system']}; Python {record['python']}, {versions}).",
+        "\n".join(rows),
+        "Lint, format, spelling, compiling the kernels and building the book are one test each: they pass or fail. "
+        "The book is built while the chapters run.",
+        "\n".join(["Skipped:", "", *skipped]) if skipped else "Nothing was skipped.",
+        "Each chapter ran with one thread, beside another:",
+        "\n".join(slow),
+    ]) + "\n"  # fmt: skip
+
+
+def cite(citation: dict) -> str:
+    """The BibTeX entry that CITATION.cff describes."""
+    book = citation["preferred-citation"]
+    fields = {
+        "title": book["title"],
+        "author": "{" + " and ".join(author["name"] for author in book["authors"]) + "}",
+        "year": book["year"],
+        "version": citation["version"],
+        "url": citation.get("url") or citation.get("repository-code"),
+    }
+    lines = [f"  {key:7} = {{{value}}}," for key, value in fields.items() if value]
+    return "\n".join(["```bibtex", "@book{tested-transformer,", *lines, "}", "```"]) + "\n"
+
+
 def main() -> None:
     """Write the pages."""
     import importlib
@@ -258,6 +309,8 @@ def main() -> None:
         "interview": interview(paths),
         "api": api(package.API, paths),
         "course": course([homework.assignment(name) for name in homework.NAMES]),
+        "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
+        "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),
     }
     folder = ROOT / "book" / "generated"
     folder.mkdir(exist_ok=True)

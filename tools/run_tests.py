@@ -1,20 +1,26 @@
 """Run every test, go on after a failure, and end with a summary that names what was skipped.
 
-Usage: python tools/run_tests.py [--fast]
+Usage: python tools/run_tests.py [--fast | --record]
 
---fast leaves out the chapters, the site and the tests marked `slow`.
+--fast leaves out the chapters, the site and the tests marked `slow`. --record stores what a whole run
+gave in book/tested.json, from which the page "How this book is tested" is made.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
@@ -22,6 +28,7 @@ from xml.etree import ElementTree
 from chapters import ROOT, chapter_paths
 
 REPORTS = ROOT / "_build" / "reports"
+RECORD = ROOT / "book" / "tested.json"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 TWO = ["-n", "2"]
 UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
@@ -49,6 +56,7 @@ class Step:
     lacking: str = ""  # what this machine lacks for it
     counts: Counter = field(default_factory=Counter)
     skipped: Counter = field(default_factory=Counter)
+    files: Counter = field(default_factory=Counter)  # seconds of the tests of each file
     failed: bool = False
     beside: Step | None = None  # begun with this one, on the core that it leaves
     process: subprocess.Popen | None = None
@@ -99,6 +107,7 @@ class Step:
                 verdict = "xfailed" if skip.get("type") == "pytest.xfail" else "skipped"
                 self.skipped[skip.get("message") or "no reason given"] += 1
             self.counts[verdict] += 1
+            self.files[case.get("classname", "")] += float(case.get("time", 0))
 
 
 def shapes_checked() -> str:
@@ -176,18 +185,59 @@ def summary(done: list[Step], fast: bool, seconds: float) -> str:
     return "\n".join(lines)
 
 
+def record(done: list[Step], seconds: float) -> dict:
+    """What a whole run gave, for a page of the book.
+
+    Raises: ValueError after a failure: only what passed is recorded.
+    """
+    failed = [step.name for step in done if step.failed or step.counts["failed"]]
+    if failed:
+        raise ValueError(f"nothing is recorded, because of failures in: {', '.join(failed)}")
+    chapters = {
+        found[1]: round(seconds, 1)
+        for step in done
+        for name, seconds in sorted(step.files.items())
+        if (found := re.fullmatch(r"chapters\.(\w+)\.ipynb", name))
+    }
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "numpy", "transformers")},
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processor cores",
+        "seconds": round(seconds),
+        "steps": [
+            {"name": step.name, "seconds": round(step.seconds), **dict(sorted(step.counts.items()))}
+            for step in done
+        ],
+        "skipped": dict(sorted(sum((step.skipped for step in done), Counter()).items())),
+        "chapters": chapters,
+    }
+
+
 def main() -> int:
     """Run the steps and print the summary; 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fast", action="store_true")
-    fast = parser.parse_args().fast
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--fast", action="store_true")
+    which.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    fast = options.fast
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     start = time.monotonic()
     todo = steps(fast)
     for place, step in enumerate(todo, start=1):
         step.run(f"[{place}/{len(todo)}]")
-    print(summary(todo, fast, time.monotonic() - start))
+    seconds = time.monotonic() - start
+    print(summary(todo, fast, seconds))
+    if options.record:
+        try:
+            text = json.dumps(record(todo, seconds), indent=1, ensure_ascii=False) + "\n"
+        except ValueError as reason:
+            print(reason)
+        else:
+            RECORD.write_text(text, encoding="utf-8")
+            print(f"recorded in {RECORD.relative_to(ROOT)}")
     return int(any(step.failed for step in todo))
 
 

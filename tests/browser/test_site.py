@@ -7,6 +7,7 @@ the screen, on a phone or a desktop, in light or dark.
 
 import os
 import shutil
+import sys
 import threading
 from functools import partial
 from html.parser import HTMLParser
@@ -16,7 +17,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "_build" / "html"
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+from site_address import read_addresses  # noqa: E402
+
+BASE = read_addresses().base  # the path of the site on its host: / if it is not known
 PAGES = sorted(
     path.relative_to(SITE).as_posix()
     for path in SITE.rglob("*.html")
@@ -55,6 +62,15 @@ def browser():
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    """Serve the site where it will live, and its 404 page for what is not there, as a static host does."""
+
+    error_message_format = (
+        (SITE / "404.html").read_text("utf-8").replace("%", "%%") if PAGES else ""
+    )
+
+    def translate_path(self, path):
+        return super().translate_path("/" + path.removeprefix(BASE))
+
     def log_message(self, *arguments):
         """Keep the test's output to the tests."""
 
@@ -63,7 +79,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def address():
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    yield f"http://127.0.0.1:{server.server_port}{BASE.rstrip('/')}"
     server.shutdown()
 
 
@@ -146,7 +162,8 @@ def test_page_served(browser, address, name):
         visit.page.close()
 
 
-@pytest.mark.parametrize("name", PAGES)
+# A host shows the 404 page in place of any other, so its links begin at the host, and from disk nothing asks for it.
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "404.html"])
 def test_page_from_disk(browser, name):
     visit = Visit(browser, SITE.as_uri(), name)
     try:
@@ -187,7 +204,10 @@ def test_no_broken_link():
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 continue
-            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            way = parts.path
+            start = SITE if way.startswith("/") else path.parent  # only the 404 page has such
+            way = way.removeprefix(BASE) if way.startswith("/") else way
+            there = (start / unquote(way)).resolve() if way else path
             if not there.is_file():
                 broken.append(f"{path.relative_to(SITE)}: {target}")
             elif there in pages and unquote(parts.fragment) not in pages[there].anchors:

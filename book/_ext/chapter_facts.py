@@ -1,0 +1,140 @@
+"""The facts under the title of a chapter: what it needs, how long it takes, the notebook, what comes next.
+
+Reading is counted as book/how_to_use.md says; running is what the last recorded test run measured.
+"""
+
+import json
+import re
+from html import escape
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from furniture import launch_links
+
+HERE = Path(__file__).resolve().parents[1]
+WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
+FOLDED = {
+    "dropdown",
+    "toggle",
+    "zh",
+}  # classes of what a reader need not open, and of Chinese beside English
+
+
+def add_facts(app, doctree, docname):
+    """Put the facts of a chapter under its title."""
+    if not docname.startswith("chapters/") or app.builder.format != "html":
+        return
+    section = next(doctree.findall(nodes.section))
+    html = facts_html(app, docname, reading_minutes(section))
+    section.insert(1, nodes.raw("", html, format="html"))
+
+
+def facts_html(app, docname: str, minutes: int) -> str:
+    """A list of terms and what is said of each."""
+    facts = {
+        "You need": ", ".join(needed(app.env, docname)),
+        "To read": f"{minutes} minutes, folded parts left closed",
+        "To run": running(docname),
+        "Notebook": ", ".join(notebook_links(app, docname)),
+        "Next": next_chapter(app.env, docname),
+    }
+    rows = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts.items() if v)
+    return f'<dl class="chapter-facts">{rows}</dl>'
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def reading_minutes(section) -> int:
+    """Minutes at 200 words and 20 lines of code a minute, without what is folded and without outputs' numbers."""
+    words, lines = count(section)
+    return max(1, round(words / WORDS_A_MINUTE + lines / LINES_A_MINUTE))
+
+
+def count(node) -> tuple[int, int]:
+    """Count the words and the lines of code of a node, with all that is in it."""
+    if isinstance(node, nodes.literal_block):
+        text = node.astext().rstrip()
+        return 0, text.count("\n") + 1 if "output" not in node["classes"] else 0
+    if isinstance(node, nodes.math | nodes.math_block):
+        return 1, 0
+    if isinstance(node, nodes.raw | nodes.comment | nodes.target):
+        return 0, 0
+    if FOLDED & set(node.get("classes", [])) if isinstance(node, nodes.Element) else False:
+        return 0, 0
+    if type(node).__name__ == "HideCodeCellNode":
+        return 0, 0
+    if isinstance(node, nodes.Text):
+        return len(node.astext().split()), 0
+    sums = [count(child) for child in node.children]
+    return sum(words for words, _ in sums), sum(lines for _, lines in sums)
+
+
+# -------------------------------------------------------------------------- the other facts
+
+
+def number(docname: str) -> int:
+    """The number of a chapter, which its file name begins with."""
+    return int(re.match(r"chapters/(\d+)", docname)[1])
+
+
+def chapters(env) -> dict[int, str]:
+    """The chapters of the book by number."""
+    return {number(name): name for name in sorted(env.found_docs) if name.startswith("chapters/")}
+
+
+def link(env, docname: str) -> str:
+    """A link between chapters, which stand in one folder."""
+    title = escape(env.titles[docname].astext()).replace(". ", ".&nbsp;", 1)
+    return f'<a href="{Path(docname).name}.html">{title}</a>'
+
+
+def needed(env, docname: str) -> list[str]:
+    """What book/chapters.yml says that a reader needs.
+
+    Raises: ValueError for a chapter that it does not name, or that needs a later one.
+    """
+    needs = yaml.safe_load((HERE / "chapters.yml").read_text(encoding="utf-8"))
+    mine, known = number(docname), chapters(env)
+    if mine not in needs:
+        raise ValueError(f"book/chapters.yml does not say what chapter {mine} needs")
+    later = [need for need in needs[mine] if isinstance(need, int) and not need < mine]
+    if later:
+        raise ValueError(
+            f"book/chapters.yml: chapter {mine} can not need {later}, which is not before it"
+        )
+    return [
+        link(env, known[need]) if isinstance(need, int) else escape(need) for need in needs[mine]
+    ]
+
+
+def running(docname: str) -> str:
+    """How long the notebook ran in the last recorded test run, if there is one."""
+    record = HERE / "tested.json"
+    if not record.exists():
+        return ""
+    seconds = json.loads(record.read_text(encoding="utf-8"))["chapters"].get(Path(docname).name)
+    return f"{seconds:.0f} seconds on one processor core" if seconds else ""
+
+
+def notebook_links(app, docname: str) -> list[str]:
+    """Where to get the chapter as a notebook, and where to run it."""
+    name = f"{Path(docname).name}.ipynb"
+    links = [f'<a href="../_sources/chapters/{name}" download="{name}">download</a>']
+    return links + [
+        f'<a href="{escape(url)}">{place}</a>'
+        for place, url in launch_links(app.addresses, docname)
+    ]
+
+
+def next_chapter(env, docname: str) -> str:
+    """A link to the chapter after this one, if there is one."""
+    later = [name for n, name in sorted(chapters(env).items()) if n > number(docname)]
+    return link(env, later[0]) if later else ""
+
+
+def setup(app):
+    """Register the hook, before folds are renamed."""
+    app.connect("doctree-resolved", add_facts)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
