@@ -62,6 +62,7 @@ def build(folder: Path, repository: str, site: str) -> Path:
         "PYTHONPATH": str(EXT),
         "TESTED_TRANSFORMER_REPOSITORY": repository,
         "TESTED_TRANSFORMER_SITE": site,
+        "TESTED_TRANSFORMER_NOTEBOOKS": "notebooks",
         "PYTHONUTF8": "1",
     }
     command = [sys.executable, "-m", "sphinx", "-q", "-W", str(folder), str(folder / "out")]

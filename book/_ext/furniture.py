@@ -158,13 +158,11 @@ def launch_links(where, pagename: str) -> list[tuple[str, str]]:
     if not (where.repository and pagename.startswith("chapters/")):
         return []
     path = f"{pagename}.ipynb"
-    return [
-        ("Colab", f"{COLAB}/github/{where.project}/blob/{where.notebooks}/{path}"),
-        (
-            "Binder",
-            f"{BINDER}/v2/gh/{where.project}/{where.branch}?urlpath={quote(f'lab/tree/{path}')}",
-        ),
-    ]
+    binder = f"{BINDER}/v2/gh/{where.project}/{where.branch}?urlpath={quote(f'lab/tree/{path}')}"
+    links = [("Binder", binder)]
+    if where.notebooks:  # Colab needs chapters whose first cell installs the package
+        links.insert(0, ("Colab", f"{COLAB}/github/{where.project}/blob/{where.notebooks}/{path}"))
+    return links
 
 
 def fill_buttons(app, pagename, templatename, context, doctree):

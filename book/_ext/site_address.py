@@ -48,7 +48,7 @@ def read_addresses(file: Path = FILE) -> Addresses:
         raise ValueError(
             f"{file.name} must have the keys {sorted(wanted)}, and has {sorted(named)}"
         )
-    for key in ("repository", "site"):
+    for key in ("repository", "site", "notebooks"):
         named[key] = os.environ.get(f"TESTED_TRANSFORMER_{key.upper()}", named[key] or "")
     repository = named["repository"].removesuffix("/").removesuffix(".git")
     if repository and not REPOSITORY.fullmatch(repository):
