@@ -13,7 +13,7 @@ from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.forbidden import uses
-from tested_transformer.homework.marking import hunt_marks
+from tested_transformer.homework.marking import HANDED_OUT, hunt_marks, is_written
 from tested_transformer.homework.reading import Source, is_stub, read_submission
 from tested_transformer.homework.session import _need_small
 from tested_transformer.homework.slicing import needed_for
@@ -110,6 +110,12 @@ def test_students_get_stubs_and_no_solution(name):
             continue
         assert len(tool.MARKER.findall(text)) == 2, marked["grade_id"]
         left = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "...", text, flags=re.DOTALL)
+        if cell["cell_type"] == "markdown":
+            handed_out = left.replace("...", HANDED_OUT)
+            assert not is_written(handed_out), marked["grade_id"]
+            assert is_written(handed_out.replace(HANDED_OUT, "Because.")), marked["grade_id"]
+            assert is_written(f"{handed_out} Because."), marked["grade_id"]
+            assert is_written(tool.MARKER.sub("", text)), marked["grade_id"]
         if cell["cell_type"] == "code" and (found := re.search(r"^def (\w+)", left, re.MULTILINE)):
             assert is_stub(Source(left), found[1]), marked["grade_id"]
 

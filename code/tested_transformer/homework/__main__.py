@@ -104,9 +104,10 @@ def _grade(options: argparse.Namespace) -> int:
         print(f"{len(others)} files are no notebooks and were passed over: {', '.join(others[:5])}"
               f"{' ...' if others[5:] else ''}")  # fmt: skip
     flags = Counter(flag for one in marks for flag in one.every_flag())
-    print(f"{len(marks)} submissions, {sum(FAILED in one.flags for one in marks)} of them not marked"
+    failed = sum(FAILED in one.flags for one in marks)
+    print(f"{len(marks) - failed} marked, {failed} not, by a fault of ours"
           f"{''.join(f'{chr(10)}  {n} x {flag}' for flag, n in sorted(flags.items()))}")  # fmt: skip
-    return 1 if any(FAILED in one.flags for one in marks) else 0
+    return 1 if failed else 0
 
 
 def _is_below(file: Path, folder: Path) -> bool:

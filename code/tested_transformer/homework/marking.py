@@ -20,8 +20,8 @@ from .session import Ended, Remote, Session
 from .slicing import named_by, needed_for
 from .tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
 
-# What stands in a cell for an answer in words when it is handed out.
-STUB = re.compile(r"^\*\*[^*]+\*\*$|\*Your answer here\.\*", re.MULTILINE)
+# What stands in a cell for an answer in words when it is handed out, below a line that begins in bold.
+HANDED_OUT = "*Your answer here.*"
 # Of waiting for a task's answers: a right function takes a few hundredths of it.
 SLOW_SECONDS = 4.0
 
@@ -66,7 +66,13 @@ def mark(
 def _written(source: Source, assignment: Assignment) -> dict[str, str]:
     """The answers in words, without those that are still as they were handed out."""
     answers = {part.name: source.answers.get(part.name, "") for part in assignment.written}
-    return {name: text for name, text in answers.items() if STUB.sub("", text).strip()}
+    return {name: text for name, text in answers.items() if is_written(text)}
+
+
+def is_written(answer: str) -> bool:
+    """Whether a cell holds more than what was handed out, or than its bold title."""
+    title = r"^\*\*.*$" if HANDED_OUT in answer else r"^\*\*[^*]+\*\*$"
+    return bool(re.sub(title, "", answer.replace(HANDED_OUT, ""), flags=re.MULTILINE).strip())
 
 
 def _notes(source: Source, assignment: Assignment) -> list[str]:
