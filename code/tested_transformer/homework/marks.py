@@ -18,8 +18,8 @@ class PartMarks:
     it ended itself) or "forbidden" (a library function that the task forbids).
     """
 
-    points: float
-    of: float
+    points: float | int
+    of: float | int
     verdict: str
     flags: tuple[str, ...] = ()  # words for the table, such as "timeout", "memory", "slow"
     check: str = ""  # the check that failed...
