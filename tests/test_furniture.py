@@ -45,7 +45,7 @@ PAGES = {
 SKILLS = "You will be able to\n\n- add NAME;\n- take $\\sqrt 2$;\n- divide.\n"
 
 
-def build(folder: Path, repository: str, site: str) -> Path:
+def build(folder: Path, repository: str, site: str, notebooks: str = "notebooks") -> Path:
     """Build a small book with the extension of the real one."""
     (folder / "chapters").mkdir()
     (folder / "book" / "generated").mkdir(parents=True)
@@ -62,7 +62,7 @@ def build(folder: Path, repository: str, site: str) -> Path:
         "PYTHONPATH": str(EXT),
         "TESTED_TRANSFORMER_REPOSITORY": repository,
         "TESTED_TRANSFORMER_SITE": site,
-        "TESTED_TRANSFORMER_NOTEBOOKS": "notebooks",
+        "TESTED_TRANSFORMER_NOTEBOOKS": notebooks,
         "PYTHONUTF8": "1",
     }
     command = [sys.executable, "-m", "sphinx", "-q", "-W", str(folder), str(folder / "out")]
@@ -190,6 +190,14 @@ def test_buttons_lead_to_the_file_of_the_page(known):
     assert f"{REPOSITORY}/edit/main/book/index.md" in hrefs(read(known, "book/index.html"))
     made = hrefs(read(known, "book/generated/x.html"))
     assert not [link for link in made if "/edit/" in link or "/blob/" in link]
+
+
+@slow
+def test_without_a_branch_of_notebooks_there_is_binder_alone(tmp_path):
+    site = build(tmp_path, REPOSITORY, SITE, notebooks="")
+    links = hrefs(read(site, "chapters/01_a.html"))
+    assert [link for link in links if "mybinder" in link]
+    assert not [link for link in links if "colab" in link]
 
 
 @slow

@@ -30,6 +30,7 @@ DESCRIPTIONS = {
     "search": "Search the chapters, the glossary, the pitfalls and the reference of the companion package.",
     "_modules/index": "The source files of the companion package tested_transformer, as the book shows them.",
 }
+LOGOS = {"Colab": "png", "Binder": "svg"}  # how the theme keeps them
 COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
 # The first cell of a notebook that leaves the repository. The chapters read what benchmarks/ measured, so
 # the package alone would not be enough.
@@ -176,9 +177,9 @@ def fill_buttons(app, pagename, templatename, context, doctree):
         run = [
             {
                 "type": "link", "text": name, "url": url, "label": f"launch-{name.lower()}-button",
-                "tooltip": f"Run this chapter on {name}", "icon": f"_static/images/logo_{name.lower()}.{kind}",
+                "tooltip": f"Run this chapter on {name}", "icon": f"_static/images/logo_{name.lower()}.{LOGOS[name]}",
             }
-            for (name, url), kind in zip(links, ("png", "svg"), strict=True)
+            for name, url in links
         ]  # fmt: skip
         buttons.insert(0, {
             "type": "group", "tooltip": "Run this chapter", "icon": "fas fa-rocket",
