@@ -89,16 +89,17 @@ def _write_part(path: Path, text: str) -> None:
         before = path.read_bytes()
         if before == text.encode():
             return
-        _write_whole(path.with_name(path.name + ".old"), before)
-    _write_whole(path, text.encode())
+        replace_whole(path.with_name(path.name + ".old"), before)
+    replace_whole(path, text.encode())
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+def replace_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, with these permissions."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+        os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -85,8 +85,10 @@ def _grade(options: argparse.Namespace) -> int:
     homework = assignment(options.assignment)
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
-    ids = [one.id for one in find_submissions(options.submissions)]
-    by_hand = read_manual(options.manual, homework, ids) if options.manual else None
+    by_hand = None
+    if options.manual:  # before the marking, so that a slip in the table shows at once
+        ids = [one.id for one in find_submissions(options.submissions)]
+        by_hand = read_manual(options.manual, homework, ids)
     marks = grade(
         options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
         limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,

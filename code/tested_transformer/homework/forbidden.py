@@ -8,10 +8,9 @@ from collections.abc import Iterable
 
 from ..errors import complain
 from .reading import Source, compile_text
-from .worker import CONSTANTS
+from .worker import CONSTANTS, SHORT
 
 MAX_ROUNDS = 10  # over all assignments: an alias may be written above the name that it stands for
-CUSTOM = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 
 
 def uses(source: Source, name: str) -> bool:
@@ -34,7 +33,7 @@ def uses(source: Source, name: str) -> bool:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name):
         raise complain(ValueError, "name", repr(name), "a dotted name such as F.softmax")
     first, _, rest = name.partition(".")
-    names = _Names(f"{CUSTOM.get(first, first)}.{rest}")
+    names = _Names(f"{SHORT.get(first, first)}.{rest}")
     nodes = list(ast.walk(compile_text(source.code)))
     for node in nodes:
         names.add_import(node)
@@ -121,8 +120,8 @@ class _Names:
 def borrowed(code: str) -> str:
     """What a function's code imports of this book's package, whose answers it may not use; "" for nothing.
 
-    The numbers of PAD and the like are no answers.
-    `code` holds what the function needs and nothing else, as `named_by` gives it.
+    The numbers of PAD and the like are no answers. `code` holds what the function needs and nothing
+    else, as `named_by` gives it.
 
     Raises: SyntaxError if the code is not Python.
     """

@@ -135,9 +135,7 @@ def _in_pool(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
     """Marks from processes of our own; ends early if one of them dies."""
     if not todo:
         return
-    spawn = multiprocessing.get_context(
-        "spawn"
-    )  # a fork of a process with torch's threads may hang
+    spawn = multiprocessing.get_context("spawn")  # a fork with torch's threads may hang
     pool = ProcessPoolExecutor(min(jobs, len(todo)), spawn, torch.set_num_threads, (1,))
     try:
         futures: list[Future] = [pool.submit(_mark_one, one, *how) for one in todo]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..specs.judge import Spec, Verdict, as_array, describe, judge
+from ..specs.judge import Run, Spec, Verdict, describe, drawn, judge
 from .finding import Submission
 from .forbidden import not_allowed
 from .jail import Limits
@@ -153,17 +153,12 @@ def explain(verdict: Verdict) -> dict[str, Any]:
 
 def _changes(spec: Spec, remote: Remote, seed: int) -> bool:
     """Does the function answer the same case in two ways?"""
-    case = spec.cases(seed)[0]
-    answers = []
-    for _ in range(2):
-        given = case.tensors()
-        try:
-            placed = [given.pop(name) for name in spec.required]
-            named = {name: a for name, a in given.items() if a is not None}
-            answers.append(as_array(spec.read(remote(*placed, **named), case.tensors())))
-        except Exception as error:  # the verdict has it already
-            answers.append(np.array(type(error).__name__))
-    return not np.array_equal(*answers, equal_nan=answers[0].dtype.kind == "f")
+    run, case = Run(spec, remote), drawn(spec, seed)[0][0]
+    first, second = run.call(case), run.call(case)
+    if first.error is not None or second.error is not None:
+        return type(first.error) is not type(second.error)
+    floats = first.value.dtype.kind == "f"
+    return not np.array_equal(first.value, second.value, equal_nan=floats)
 
 
 def _mark_hunt(hunt: Hunt, session: Session, seed: int) -> PartMarks:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ..keeping import replace_whole
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,5 @@ def _tuples(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: whoever reads it meanwhile finds the old one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Write a file for others to read, whole or not at all: meanwhile they find the old one."""
+    replace_whole(path, text.encode(), mode=0o644)

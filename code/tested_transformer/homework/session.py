@@ -271,9 +271,8 @@ class Session:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         status = self._process.returncode or 0
-        number = (
-            -status if status < 0 else status - 128
-        )  # bubblewrap passes a signal on as 128 + it
+        # bubblewrap passes a signal on as 128 + its number
+        number = -status if status < 0 else status - 128
         if os.name == "posix" and number == signal.SIGXCPU:
             return Ended("timeout", "the processor's time is used up")
         if number > 0:

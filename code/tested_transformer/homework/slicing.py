@@ -6,6 +6,8 @@ import ast
 import symtable
 from collections.abc import Iterator
 
+from .reading import compile_text, statement_text
+
 UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read without being written
 
 
@@ -32,9 +34,9 @@ def named_by(code: str, function: str) -> str:
 
 def _slice(code: str, function: str) -> tuple[str, set[str]]:
     """The statements, and every name that they read."""
-    statements = ast.parse(code).body
+    statements = compile_text(code).body
     lines = code.encode().split(b"\n")  # columns count bytes
-    texts = [_text(lines, statement) for statement in statements]
+    texts = [statement_text(lines, statement) for statement in statements]
     reads, binds = zip(*map(_names, texts), strict=True) if texts else ((), ())
     imported = set().union(*(b for s, b in zip(statements, binds, strict=True) if _imports(s)))
     binds = [b | _changes(s, imported) for s, b in zip(statements, binds, strict=True)]
@@ -81,9 +83,7 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
             found.add(_owner(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            found |= {
-                _owner(node.value.func)
-            } - imported  # for the effect; but no torch.manual_seed
+            found |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
     return found
 
 
@@ -101,15 +101,3 @@ def _owner(node: ast.expr) -> str:
     while isinstance(inner, (ast.Subscript, ast.Attribute)):
         inner = inner.value
     return inner.id if isinstance(inner, ast.Name) and inner is not node else ""
-
-
-def _text(lines: list[bytes], statement: ast.stmt) -> str:
-    first, start = statement.lineno - 1, statement.col_offset
-    if getattr(statement, "decorator_list", None):
-        first, start = statement.decorator_list[0].lineno - 1, 0
-        while not lines[first].lstrip().startswith(b"@"):
-            first -= 1
-    taken = lines[first : statement.end_lineno]
-    taken[-1] = taken[-1][: statement.end_col_offset]
-    taken[0] = taken[0][start:]
-    return b"\n".join(taken).decode()
