@@ -43,9 +43,7 @@ lab: $(VENV)/book.stamp
 	@OMP_NUM_THREADS=1 $(BIN)/python -m jupyterlab chapters  # small products, and as the tests run them
 
 serve:
-	@test -f _build/html/index.html || { echo "There is no site yet: run make book first." >&2; exit 1; }
-	@echo "Open http://127.0.0.1:$(PORT)/ (Ctrl-C ends it)"
-	@$(PYTHON) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+	@$(PYTHON) tools/serve.py --port $(PORT)
 
 homework: $(VENV)/homework.stamp
 	@$(BIN)/python tools/homework.py $(NAMES)

@@ -1,11 +1,15 @@
 """The scripts in tools/: what they write, and what they refuse."""
 
+import gzip
+import os
 import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import nbformat
 import pytest
@@ -14,6 +18,7 @@ from nbformat import v4
 import generate
 import make_venv
 import refresh
+import serve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -191,3 +196,62 @@ def test_make_says_one_sentence_about_the_python(tmp_path):
         said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
         assert len(said) == 1, done.stderr
         assert said[0].startswith(words)
+
+
+# ------------------------------------------------------------------------------------------ serve
+
+
+@pytest.fixture
+def served(tmp_path):
+    (tmp_path / "index.html").write_text("<p>" + "attention " * 1000, encoding="utf-8")
+    (tmp_path / "picture.png").write_bytes(bytes(range(256)))
+    (tmp_path / "404.html").write_text("<p>Lost?", encoding="utf-8")
+    server = serve.start(tmp_path)
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_text_is_served_compressed_and_may_be_kept(served):
+    plain = urlopen(f"{served}/index.html")
+    packed = urlopen(Request(f"{served}/", headers={"Accept-Encoding": "gzip"}))
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert packed.headers["Cache-Control"] == "max-age=600"
+    travelled, whole = packed.read(), plain.read()
+    assert len(travelled) == int(packed.headers["Content-Length"]) < len(whole) / 10
+    assert gzip.decompress(travelled) == whole
+
+
+def test_pictures_are_served_as_they_are_and_the_lost_find_a_page(served):
+    asked = Request(f"{served}/picture.png", headers={"Accept-Encoding": "gzip"})
+    assert urlopen(asked).read() == bytes(range(256))
+    with pytest.raises(HTTPError) as lost:
+        urlopen(f"{served}/nowhere.html")
+    assert lost.value.code == 404
+    assert lost.value.read() == b"<p>Lost?"
+
+
+def test_a_changed_page_is_served_changed(served, tmp_path):
+    def read():
+        return urlopen(Request(served, headers={"Accept-Encoding": "gzip"})).read()
+
+    before = read()
+    (tmp_path / "index.html").write_text("<p>new", encoding="utf-8")
+    os.utime(tmp_path / "index.html", (1, 1))
+    assert gzip.decompress(read()) == b"<p>new" != before
+
+
+def test_a_taken_port_is_said(served, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(serve, "SITE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--port", served.rpartition(":")[2]])
+    assert serve.main() == 1
+    assert "something else uses it" in capsys.readouterr().err
+
+
+def test_no_site_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(serve, "SITE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["serve.py"])
+    assert serve.main() == 1
+    assert "make book" in capsys.readouterr().err

@@ -14,6 +14,7 @@ import time
 from chapters import ROOT
 
 SITE = ROOT / "_build" / "html"
+FAVICON = "_static/favicon.svg"
 RUN_JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
@@ -24,6 +25,7 @@ def write_front_door() -> None:
     head = "\n".join(re.findall(kept, first, re.DOTALL))
     (SITE / "index.html").write_text(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}\n'
+        f'<link rel="icon" href="{FAVICON}">\n'  # else a browser asks the host for one, in vain
         '<meta http-equiv="refresh" content="0; url=book/index.html">\n</head>\n'
         '<body><p><a href="book/index.html">The Tested Transformer</a></p></body>\n</html>\n',
         encoding="utf-8",

@@ -1,20 +1,8 @@
-"""What this book changes in Sphinx: no request to another host, figures numbered by chapter, folds by name."""
+"""What this book changes in Sphinx: figures numbered by chapter, folds by name, docstrings as plain text."""
 
 import re
 
 from myst_nb.sphinx_ import HideCodeCellNode
-
-
-def drop_thebe(app, pagename, templatename, context, doctree):
-    """Leave out the scripts of sphinx-thebe: the theme always loads them, and they name another host."""
-    for key in ("script_files", "css_files"):
-        if key in context:
-            context[key] = [item for item in context[key] if not _is_thebe(item)]
-
-
-def _is_thebe(item):
-    parts = [getattr(item, "filename", None), *getattr(item, "attributes", {}).values(), str(item)]
-    return any("thebe" in str(part).lower() for part in parts if part)
 
 
 def number_by_chapter(app, env):
@@ -116,7 +104,6 @@ def _escape(line):
 
 def setup(app):
     """Register the hooks."""
-    app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("env-check-consistency", number_by_chapter)
     app.connect("doctree-resolved", name_folds)
     app.connect("autodoc-process-docstring", read_plain)

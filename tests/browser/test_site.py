@@ -8,14 +8,12 @@ the screen, on a phone or a desktop, in light or dark.
 import os
 import shutil
 import sys
-import threading
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -30,6 +28,7 @@ PAGES = sorted(
     if path.relative_to(SITE).parts[0] != "_static"
 )
 WIDTHS = (360, 768, 1440)
+FIRST_VISIT, NEXT_VISIT, PICTURE = 700_000, 150_000, 100_000  # bytes, as they travel
 SCHEMES = ("light", "dark")
 # Chromium itself calls home; with these it does not, so what is seen is the page's own doing.
 FLAGS = [
@@ -61,26 +60,20 @@ def browser():
         chrome.close()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serve the site where it will live, and its 404 page for what is not there, as a static host does."""
-
-    error_message_format = (
-        (SITE / "404.html").read_text("utf-8").replace("%", "%%") if PAGES else ""
-    )
-
-    def translate_path(self, path):
-        return super().translate_path("/" + path.removeprefix(BASE))
-
-    def log_message(self, *arguments):
-        """Keep the test's output to the tests."""
-
-
 @pytest.fixture(scope="module")
 def address():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = serve.start(SITE, base=BASE)
     yield f"http://127.0.0.1:{server.server_port}{BASE.rstrip('/')}"
     server.shutdown()
+
+
+# Pictures and sections that wait until a reader comes near.
+NOTHING_WAITS = """async () => {
+    for (const section of document.querySelectorAll('section')) section.style.contentVisibility = 'visible';
+    for (const image of document.images) image.loading = 'eager';
+    await Promise.all([...document.images].map(image => image.decode().catch(() => 0)));
+    await document.fonts.ready;
+}"""
 
 
 class Visit:
@@ -99,7 +92,7 @@ class Visit:
         self.page.goto(url, wait_until="load")
         if name == "index.html":  # it only leads on
             self.page.wait_for_url("**/book/index.html", wait_until="load")
-        self.page.evaluate("async () => { await window.MathJax?.startup?.promise }")
+        self.page.evaluate(NOTHING_WAITS)
 
     def _request(self, request):
         parts = urlsplit(request.url)
@@ -117,16 +110,26 @@ class Visit:
 
 def wrong_with(page) -> list[str]:
     """What a reader would miss on the page: unset formulas, pictures without words."""
-    return page.evaluate("""() => {
+    return page.evaluate(r"""() => {
         const wrong = [];
-        for (const math of document.querySelectorAll('.math'))
-            if (!math.querySelector('mjx-container')) wrong.push('not set: ' + math.textContent.trim());
-        for (const bad of document.querySelectorAll('mjx-merror, [data-mjx-error]'))
-            wrong.push('MathJax: ' + (bad.getAttribute('data-mjx-error') || bad.textContent));
+        for (const place of document.querySelectorAll('.math')) {
+            const math = place.querySelector('math'), box = math?.getBoundingClientRect();
+            if (!math?.querySelector('annotation')?.textContent.trim())
+                wrong.push('not set: ' + place.textContent.trim());
+            else if (place.checkVisibility() && !(box.width > 1 && box.height > 1))
+                wrong.push('set, and nothing to see: ' + place.textContent.trim());
+        }
+        for (const bad of document.querySelectorAll('merror')) wrong.push('merror: ' + bad.textContent);
+        const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+            const text = texts.currentNode, code = 'code, pre, script, style, annotation, .sig, svg';
+            if (/\\[(\[]|\\[a-zA-Z]+\{|\$\$/.test(text.data) && !text.parentElement.closest(code))
+                wrong.push('raw TeX: ' + text.data.trim().slice(0, 80));
+        }
         for (const image of document.querySelectorAll('img'))
             if (!image.alt.trim()) wrong.push('no alt: ' + image.src);
             else if (image.complete && !image.naturalWidth) wrong.push('no picture: ' + image.src);
-        const inline = 'article svg:not([aria-hidden="true"]):not(mjx-container svg)';
+        const inline = 'article svg:not([aria-hidden="true"])';
         for (const drawing of document.querySelectorAll(inline))
             if (!drawing.getAttribute('aria-label') && !drawing.querySelector('title'))
                 wrong.push('no label: ' + drawing.outerHTML.slice(0, 80));
@@ -172,6 +175,84 @@ def test_page_from_disk(browser, name):
         assert visit.errors == []
     finally:
         visit.page.close()
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if "<math" in (SITE / n).read_text("utf-8")])
+def test_mathematics_needs_no_font_of_the_machine(browser, address, name):
+    """A letter that the book's part of the font lacks is one more in tools/math_font.py."""
+    visit = Visit(browser, address, name)
+    seen = browser.new_cdp_session(visit.page)
+    for domain in ("DOM", "CSS"):
+        seen.send(f"{domain}.enable")
+    root = seen.send("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
+    letters = {"nodeId": root, "selector": "math :is(mi, mn, mo, mtext)"}
+    used = {}
+    for node in seen.send("DOM.querySelectorAll", letters)["nodeIds"]:
+        for font in seen.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]:
+            used[font["familyName"], font["isCustomFont"]] = node
+    strange = {
+        family: seen.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"]
+        for (family, ours), node in used.items()
+        if not ours
+    }
+    visit.page.close()
+    assert strange == {}
+    assert used
+
+
+def transferred(browser, context, url: str) -> dict[str, float]:
+    """What a visit to a page brings over the network, in bytes: each address with its headers."""
+    page = context.new_page()
+    network = context.new_cdp_session(page)
+    network.send("Network.enable")
+    asked, sizes = {}, {}
+    network.on(
+        "Network.requestWillBeSent", lambda e: asked.update({e["requestId"]: e["request"]["url"]})
+    )
+    network.on(
+        "Network.loadingFinished",
+        lambda e: sizes.update({asked.get(e["requestId"], ""): e["encodedDataLength"]}),
+    )
+    page.goto(url, wait_until="load")
+    page.evaluate(NOTHING_WAITS)
+    page.wait_for_timeout(100)
+    page.close()
+    return {address: size for address, size in sizes.items() if address.startswith("http")}
+
+
+STANDING = [name for name in PAGES if name != "index.html"]  # which only leads on
+
+
+@pytest.mark.parametrize("place", range(len(STANDING)), ids=STANDING.__getitem__)
+def test_weight(browser, address, place):
+    """Little on the first visit, and less on the next page, for which style, script and font are there."""
+    context = browser.browser.new_context()
+    first, then = (
+        transferred(browser, context, f"{address}/{STANDING[(place + step) % len(STANDING)]}")
+        for step in (0, 1)
+    )
+    context.close()
+    assert sum(first.values()) < FIRST_VISIT, first
+    assert sum(then.values()) < NEXT_VISIT, then
+    pictures = {url: size for url, size in first.items() if "/_images/" in url}
+    assert all(url.endswith((".svg", ".webp")) for url in pictures), pictures
+    assert all(size < PICTURE for size in pictures.values()), pictures
+    assert f"{address}/{STANDING[place]}" in first
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if n.startswith(("chapters/0", "book/no"))])
+def test_without_scripts(browser, address, name):
+    """Text, formulas and still figures need none."""
+    context = browser.browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}/{name}", wait_until="load")
+    assert len(page.inner_text("article")) > 2000
+    page.evaluate(NOTHING_WAITS)
+    assert wrong_with(page) == []
+    assert page.evaluate(
+        "[...document.images].every(image => image.complete && image.naturalWidth)"
+    )
+    context.close()
 
 
 def test_search_from_disk(browser):
