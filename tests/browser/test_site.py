@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
 import serve
 
 ROOT = Path(__file__).resolve().parents[2]
