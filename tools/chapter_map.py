@@ -227,7 +227,7 @@ def order(layers: list[list], pieces: set[tuple]) -> list[list]:
         for k in range(1, len(layers)) if forth else range(len(layers) - 2, -1, -1):
             beside = layers[k - 1 if forth else k + 1]
             around = neighbors(pieces, forth)
-            layers[k].sort(key=lambda place: mean_place(around.get(place, []), beside))  # noqa: B023
+            layers[k].sort(key=lambda place: mean_place(around.get(place, []), beside))
         count = crossings(layers, pieces)
         if count < fewest:
             best, fewest = layers, count

@@ -10,9 +10,10 @@ from tested_transformer.plotting.interactive import END, Look, called, look_at_n
 from tested_transformer.trained import load_number_model
 
 NUMBER = 24
+CHAPTER = "../chapters/10_training.html"  # where the model is trained
 WIDTH, BOX, TALL = 400, 92, 38  # of the drawing, and of the box around a word
 READ, SAID = 24, 158  # where the two rows of boxes begin
-HINT = "Point at a word, tap it or tab to it: what does it look at?"
+HINT = "Choose a word: what does it look at?"
 
 
 def look() -> Look:
@@ -28,8 +29,8 @@ def page(look: Look) -> str:
         "````{raw} html", '<figure class="front-look">', drawing(look),
         f'<p class="front-says" data-hint="{escape(HINT)}">',
         "; ".join(map(escape, sentences)) + ".</p>",
-        f'<figcaption>A trained model turns <span lang="de">{number}</span> into '
-        f"{escape(' '.join(look.said[:-1]))}. The thicker a line, the more attention.</figcaption>",
+        f'<figcaption>The model of <a href="{CHAPTER}">chapter 10</a> turns <span lang="de">{number}</span> '
+        f"into {escape(' '.join(look.said[:-1]))}. The thicker a line, the more attention.</figcaption>",
         "</figure>", "````",
     ]) + "\n"  # fmt: skip
 
