@@ -12,6 +12,8 @@ from tested_transformer.plotting.style import contrast
 ROOT = Path(__file__).resolve().parents[1]
 STYLE = (ROOT / "book" / "_static" / "custom.css").read_text(encoding="utf-8")
 BLOCKS = {"light": r"^html \{(.*?)^\}", "dark": r'^html\[data-theme="dark"\] \{(.*?)^\}'}
+BARE = r'html:not\(\[data-theme="light"\], \[data-theme="dark"\]\) \{(.*?)\}'
+COLOR = re.compile(r"--book-([\w-]+): (#[0-9a-f]{6})")
 TEXT, SIGN = 4.5, 3.0  # text, and what is told by its shape: WCAG 2.2, 1.4.3 and 1.4.11
 GROUNDS = ("paper", "panel", "query-bg", "predict-bg", "pitfall-bg")
 themes = pytest.mark.parametrize("theme", BLOCKS)
@@ -20,7 +22,7 @@ themes = pytest.mark.parametrize("theme", BLOCKS)
 def palette(theme: str) -> dict[str, str]:
     """The colors of a theme, by name."""
     block = re.search(BLOCKS[theme], STYLE, re.MULTILINE | re.DOTALL)[1]
-    return dict(re.findall(r"--book-([\w-]+): (#[0-9a-f]{6})", block))
+    return dict(COLOR.findall(block))
 
 
 @themes
@@ -74,8 +76,14 @@ def test_both_themes_name_the_same_colors():
     assert used <= set(light)
 
 
+def test_it_is_dark_without_scripts_too():
+    """The same colors once more, for a page on which no script has set the theme."""
+    assert dict(COLOR.findall(re.search(BARE, STYLE, re.DOTALL)[1])) == palette("dark")
+
+
 def test_colors_have_a_name():
     rules = re.sub(r"/\*.*?\*/", "", STYLE, flags=re.DOTALL)
+    rules = re.sub(BARE, "", rules, flags=re.DOTALL)
     for pattern in BLOCKS.values():
         rules = re.sub(pattern, "", rules, count=1, flags=re.MULTILINE | re.DOTALL)
     assert re.findall(r"#[0-9a-f]{3,8}\b(?=[^{]*;)|rgba?\(", rules) == []

@@ -219,7 +219,7 @@ def columns(book: list[Chapter]) -> list[list]:
 
 
 def order(layers: list[list], pieces: set[tuple]) -> list[list]:
-    """Sort each column by where its neighbors stand, to and fro, and keep what crosses least."""
+    """Sort each column by where its neighbors stand, back and forth, and keep what crosses least."""
     best, fewest = layers, crossings(layers, pieces)
     for sweep in range(12):
         forth = sweep % 2 == 0

@@ -167,6 +167,21 @@ def test_without_scripts_it_stands_still_and_says_all(browser, address, look):
     context.close()
 
 
+@pytest.mark.parametrize("scheme", site.SCHEMES)
+def test_without_scripts_a_page_is_light_or_dark_as_the_reader_is(browser, address, scheme):
+    context = browser.browser.new_context(java_script_enabled=False, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(f"{address}/chapters/01_self_attention.html", wait_until="load")
+    paper, code, ink = page.evaluate("""() => [
+        getComputedStyle(document.body).backgroundColor,
+        getComputedStyle(document.querySelector('.cell_input')).backgroundColor,
+        getComputedStyle(document.querySelector('.cell_input pre')).color,
+    ].map(color => color.match(/\\d+/g).map(Number))""")
+    context.close()
+    assert (max(paper) < 50) == (max(code) < 60) == (min(ink) > 180) == (scheme == "dark")
+    assert (min(paper) > 240) == (min(code) > 230) == (max(ink) < 60) == (scheme == "light")
+
+
 # ------------------------------------------------------------------------------------ the map
 
 
