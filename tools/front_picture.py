@@ -27,8 +27,8 @@ def page(look: Look) -> str:
     number = escape(" ".join(look.read[:-1]))
     return "\n".join([
         "````{raw} html", '<figure class="front-look">', drawing(look),
-        f'<p class="front-says" data-hint="{escape(HINT)}">',
-        "; ".join(map(escape, sentences)) + ".</p>",
+        f'<p class="front-says" data-hint="{escape(HINT)}"><noscript>',
+        "; ".join(map(escape, sentences)) + ".</noscript></p>",
         f'<figcaption>The model of <a href="{CHAPTER}">chapter 10</a> turns <span lang="de">{number}</span> '
         f"into {escape(' '.join(look.said[:-1]))}. The thicker a line, the more attention.</figcaption>",
         "</figure>", "````",

@@ -263,6 +263,13 @@ def test_a_phone_shows_the_claim_and_the_picture_first(page):
     assert page.locator("#the-tested-transformer > p").first.bounding_box()["y"] < box["y"]
 
 
+def test_no_button_leads_to_nothing(page):
+    """The page has no contents at its side, so none to open."""
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.locator("#pst-secondary-sidebar").count() == 0
+    assert page.locator(".secondary-toggle").is_hidden()
+
+
 def test_no_scroll_sideways(page):
     assert site.too_wide(page) == []
 
