@@ -67,10 +67,11 @@ def link(above: float, below: float, level: int, row: int, column: int) -> str:
     top, bottom = READ + TALL, SAID
     middle = (top + bottom) / 2
     way = f"M{above:g} {top}C{above:g} {middle:g} {below:g} {middle:g} {below:g} {bottom}"
+    thick = 1 + 0.11 * level
     return (
         f'<g class="front-link" data-said="{row}" data-read="{column}" data-weight="{level / 100:.2f}">'
-        f'<path d="{way}" stroke-width="{1 + 0.11 * level:.2f}" opacity="{0.3 + 0.007 * level:.2f}"/>'
-        f'<path class="front-flow" d="{way}"/></g>'
+        f'<path d="{way}" stroke-width="{thick:.2f}" opacity="{0.3 + 0.007 * level:.2f}"/>'
+        f'<path class="front-flow" d="{way}" stroke-width="{min(2.5, thick / 3):.2f}"/></g>'
     )
 
 
