@@ -6,6 +6,7 @@
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
+    book/generated/front_picture.md, chapter_map.md, chapter_list.md    parts of the first page
 
 Usage: python tools/generate.py
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import yaml
 
+import chapter_map
 from chapters import ROOT, chapter_paths, number, read
 
 PACKAGE = "tested_transformer"
@@ -303,6 +305,8 @@ def main() -> None:
     for name in package.API:
         importlib.import_module(name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}")
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
+    front_picture = importlib.import_module("front_picture")  # needs the package
+    book = chapter_map.chapters()
     paths = chapter_paths()
     pages = {
         "gallery": gallery(specs, paths),
@@ -311,6 +315,9 @@ def main() -> None:
         "course": course([homework.assignment(name) for name in homework.NAMES]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),
+        "front_picture": front_picture.page(front_picture.look()),
+        "chapter_map": chapter_map.page(book),
+        "chapter_list": chapter_map.listed(book),
     }
     folder = ROOT / "book" / "generated"
     folder.mkdir(exist_ok=True)
