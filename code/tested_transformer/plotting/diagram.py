@@ -206,10 +206,19 @@ def arrow(*points: tuple[float, float], kind: str = "line", head: bool = True) -
     return [f'<path class="{kind}" d="{path}"/>', f'<path class="head" d="{tip}"/>']
 
 
-def shape(letters: str, sizes: Sequence[int]) -> str:
+def sizes(shape: Sequence[int]) -> str:
+    """A shape in numbers.
+
+    >>> sizes((3, 4))
+    '3 × 4'
+    """
+    return " × ".join(map(str, shape))
+
+
+def shape(letters: str, numbers: Sequence[int]) -> str:
     """A shape in letters and in numbers.
 
     >>> shape("L d", (3, 4))
     'L × d = 3 × 4'
     """
-    return f"{letters.replace(' ', ' × ')} = {' × '.join(map(str, sizes))}"
+    return f"{letters.replace(' ', ' × ')} = {sizes(numbers)}"

@@ -13,7 +13,7 @@ from ..cache import KeyValueCache
 from ..errors import complain, shape_of
 from ..layers import Residual
 from ..multi_head import MultiHeadAttention, join_heads, split_heads
-from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, box, note, notes, shape
+from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, box, note, notes, shape, sizes
 
 
 def need_room(name: str, tensor: Tensor, *limits: tuple[int, int]) -> None:
@@ -67,12 +67,8 @@ def queries_keys_values(
     Source: Vaswani et al. 2017, section 3.2.1.
     """
     need_room("x", x, (1, 3), (1, 5))
-    for name, weights, most in (
-        ("w_query", w_query, 3),
-        ("w_key", w_key, 3),
-        ("w_value", w_value, 1),
-    ):
-        need_room(name, weights, (1, 5), (1, most))
+    for name, weights in {"w_query": w_query, "w_key": w_key, "w_value": w_value}.items():
+        need_room(name, weights, (1, 5), (1, 1 if name == "w_value" else 3))
     if len(words) != len(x):
         raise complain(ValueError, "words", f"{len(words)}", f"{len(x)}, one for each row of x")
     source = Matrix(200 - 17 * x.shape[1], 26, x.shape, "plain", cell=(34, 24))
@@ -97,8 +93,8 @@ def _views(source: Matrix, views: dict[str, Tensor]) -> tuple[list[Matrix], list
         at = Matrix(left, top, view.shape, name, cell=(wide, 24))
         parts += arrow((200, source.bottom), (at.center, top - 44))
         parts.append(note(at.center, top - 28, f"x @ w_{name}", at="middle"))
-        size = shape("", view.shape).lstrip("= ")
-        parts.append(note(at.center, top - 7, f"{name} {size}", at="middle", kind=f"word {name}"))
+        text = f"{name} {sizes(view.shape)}"
+        parts.append(note(at.center, top - 7, text, at="middle", kind=f"word {name}"))
         parts += at.draw(words=numbers(view))
         drawn.append(at)
     return drawn, parts
@@ -446,38 +442,35 @@ def cache_steps(chunks: Sequence[Sequence[str]], *, capacity: int) -> Diagram:
             wanted = "at most 8 places, to fit in the picture"
             raise complain(ValueError, "capacity", f"{cache.capacity} after {step} steps", wanted)
         _, weights = attention(query, keys, values, causal=True, return_weights=True)
-        said = f"step {step}: “{' '.join(words)}”"
-        parts += [note(4, y + 14, said, kind="strong")]
-        parts += _kept(y + 24, before, keys.shape[2], cache.capacity, len(words))
-        lines = (
-            f"projected: {keys.shape[2] - before}",
-            f"kept: {before}",
-            shape("", weights.shape[2:]),
+        scores = f"scores {sizes(weights.shape[2:])}"
+        parts.append(note(4, y + 14, f"step {step}: “{' '.join(words)}”", kind="strong"))
+        parts += _kept(y + 24, before, cache.length, cache.capacity)
+        parts += notes(
+            284, y + 38, f"projected: {cache.length - before}", f"kept: {before}", scores
         )
-        parts += notes(284, y + 38, *lines[:2], f"scores{lines[2].removeprefix(' =')}")
         told.append(
-            f"Step {step} reads {' '.join(words)}: {keys.shape[2] - before} new, {before} kept, room "
-            f"for {cache.capacity}, scores {weights.shape[2]} by {weights.shape[3]}."
+            f"Step {step} reads {' '.join(words)}: {cache.length - before} new, {before} kept, room "
+            f"for {cache.capacity}, {scores.replace('×', 'by')}."
         )
         y += 118
-    lead = "A row of queries, of keys and of values for each step; strong: computed in this step, pale: kept, dashed: room. "
+    lead = "For each step a row of queries, of keys and of values. Strong: computed in this step, "
+    lead += "pale: kept, dashed: room. "
     return Diagram("The key/value cache, step by step", lead + " ".join(told), y - 8, parts)
 
 
-def _kept(top: float, before: int, length: int, capacity: int, new: int) -> list[str]:
+def _kept(top: float, before: int, length: int, capacity: int) -> list[str]:
     """Queries of the new words, and keys and values of all so far: a cell for each word."""
-    parts = []
+    new, parts = [0.6] * (length - before), []
     for line, name in enumerate(("query", "key", "value")):
         y = top + 27 * line
         parts.append(note(4, y + 16, name, kind=f"word {name}"))
         if name == "query":
-            at = Matrix(56 + 26 * before, y, (1, new), name, cell=(26, 22))
-            parts += at.draw(strengths=[[0.6] * new])
+            at = Matrix(56 + 26 * before, y, (1, len(new)), name, cell=(26, 22))
+            parts += at.draw(strengths=[new])
             continue
         room = Matrix(56, y, (1, capacity), "plain", cell=(26, 22))
-        parts += [
-            room.part(columns=slice(n, n + 1)).frame("dashed") for n in range(length, capacity)
-        ]
+        empty = [slice(n, n + 1) for n in range(length, capacity)]
+        parts += [room.part(columns=place).frame("dashed") for place in empty]
         at = Matrix(56, y, (1, length), name, cell=(26, 22))
-        parts += at.draw(strengths=[[TINT] * before + [0.6] * (length - before)])
+        parts += at.draw(strengths=[[TINT] * before + new])
     return parts
