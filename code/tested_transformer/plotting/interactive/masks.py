@@ -37,8 +37,8 @@ def mask_switches(
     need_float_tensor("scores", scores)
     need_rank("scores", scores, 2)
     size = len(words)
-    if tuple(scores.shape) != (size, size) or size < 2:
-        wanted = f"({size}, {size}), from at least 2 words"
+    if tuple(scores.shape) != (size, size) or size < 3:
+        wanted = f"({size}, {size}), a row for each of at least 3 words"
         raise complain(ValueError, "scores", f"shape {shape_of(scores)}", wanted)
     need_count("length", length)
     if length > size:

@@ -20,7 +20,11 @@ LEFT, ROOM, PITCH, TOP = 70, 236, 22, 4  # of the bars
 
 
 def sampling_sliders(
-    logits: Float[Tensor, " V"], words: Sequence[str], *, shown: int = 12
+    logits: Float[Tensor, " V"],
+    words: Sequence[str],
+    *,
+    shown: int = 12,
+    start: tuple[int, int, int] = (4, 10, 11),
 ) -> SettingsPicture:
     """Slide temperature, top-k and top-p: what `Sampling` leaves of one distribution.
 
@@ -28,7 +32,10 @@ def sampling_sliders(
     hatched bar: what it has at that temperature without filters. A temperature of 0 takes the
     likeliest word. Computed in float64.
 
-    Shapes: logits (V), a word for each. shown: how many words have a row of their own.
+    shown: how many words have a row of their own. start: the places among TEMPERATURES, TOP_K and
+    TOP_P; by default a temperature of 1 and no filter.
+
+    Shapes: logits (V), a word for each.
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
@@ -65,9 +72,9 @@ def sampling_sliders(
     return SettingsPicture(
         "The probability of each next word",
         [
-            Setting("temperature", labels(TEMPERATURES), start=TEMPERATURES.index(1.0)),
-            Setting("top-k", labels(TOP_K), start=len(TOP_K) - 1),
-            Setting("top-p", labels(TOP_P), start=len(TOP_P) - 1),
+            Setting("temperature", labels(TEMPERATURES), start=start[0]),
+            Setting("top-k", labels(TOP_K), start=start[1]),
+            Setting("top-p", labels(TOP_P), start=start[2]),
         ],
         fill,
         name="sampling",

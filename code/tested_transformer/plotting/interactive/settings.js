@@ -5,7 +5,7 @@
   root.classList.add("tt-live");
   const find = (query) => root.querySelector(query), all = (query) => [...root.querySelectorAll(query)];
   const controls = all("[data-axis]"), slots = all("[data-slot]"), rows = all("[data-says]");
-  const drawing = find(".tt-drawing");
+  const drawing = find(".tt-drawing"), picture = find(".tt-picture"); // an svg that listens for focus takes it
   const numbers = (text) => text.match(/../g).map((two) => 64 * data.digits.indexOf(two[0]) + data.digits.indexOf(two[1]));
   const groups = data.groups.map((group) => ({ ...group, which: numbers(group.which), fillings: numbers(group.fillings) }));
   let shown = [], hovered = null, focused = null;
@@ -31,8 +31,8 @@
       if (to) place.setAttribute(to, by ? ((Number(text) || 0) * by).toFixed(2) : text);
     }
     controls.forEach((control, axis) => {
-      const label = data.labels[axis][choice[axis]], output = control.parentElement.querySelector("output");
-      if (output) { output.textContent = label; control.setAttribute("aria-valuetext", label); }
+      const label = data.labels[axis][choice[axis]], value = control.parentElement.querySelector("b");
+      if (value) { value.textContent = label; control.setAttribute("aria-valuetext", label); }
       if (control.dataset.needs) control.disabled = !choice[control.dataset.needs];
     });
     find(".tt-setting").textContent = controls.map((control, axis) => `${data.names[axis]}: ${data.labels[axis][choice[axis]]}`).join("; ");
@@ -50,12 +50,12 @@
   }
 
   const row = (event) => event.target.closest?.("[data-says]") ?? null;
-  drawing.addEventListener("pointerover", (event) => { if (event.pointerType === "mouse") { hovered = row(event); highlight(); } });
-  drawing.addEventListener("pointerleave", () => { hovered = null; highlight(); });
-  drawing.addEventListener("click", (event) => row(event)?.focus());
-  drawing.addEventListener("focusin", (event) => { focused = row(event); highlight(); });
-  drawing.addEventListener("focusout", () => { focused = null; highlight(); });
-  drawing.addEventListener("keydown", (event) => { if (event.key === "Escape") event.target.blur(); });
+  picture.addEventListener("pointerover", (event) => { if (event.pointerType === "mouse") { hovered = row(event); highlight(); } });
+  picture.addEventListener("pointerleave", () => { hovered = null; highlight(); });
+  picture.addEventListener("click", (event) => row(event)?.focus());
+  picture.addEventListener("focusin", (event) => { focused = row(event); hovered = null; highlight(); });
+  picture.addEventListener("focusout", () => { focused = null; highlight(); });
+  picture.addEventListener("keydown", (event) => { if (event.key === "Escape") { hovered = null; event.target.blur(); } });
   for (const control of controls) control.addEventListener("input", draw);
   for (const each of rows) { each.setAttribute("tabindex", "0"); each.setAttribute("role", "button"); }
   if (rows.length) drawing.setAttribute("role", "group");

@@ -139,8 +139,8 @@ class SettingsPicture(PagePicture):
         return [
             f'<div class="tt-controls" hidden>{controls}</div>',
             f'<p class="tt-setting">{escape(self.chosen)}</p>',
-            f'<svg class="tt-drawing" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-label="{escape(f"{self.title}. {self.said}")}">{self.drawn}</svg>',
+            f'<div class="tt-picture"><svg class="tt-drawing" viewBox="0 0 {width} {height}" role="img" '
+            f'aria-label="{escape(f"{self.title}. {self.said}")}">{self.drawn}</svg></div>',
             '<p class="tt-words" aria-live="polite" aria-atomic="true">'
             f'<span class="tt-all">{self.words}</span><span class="tt-one"></span></p>',
             details("The numbers as a table", f"<table>{self.table}</table>"),
@@ -175,7 +175,7 @@ def control(place: int, setting: Setting) -> str:
         )
         return f'<label class="tt-list">{name} <select {common}>{options}</select></label>'
     return (
-        f'<label class="tt-slide">{name} <output>{shown}</output><input type="range" {common} '
+        f'<label class="tt-slide">{name} <b aria-hidden="true">{shown}</b><input type="range" {common} '
         f'min="0" max="{len(setting.labels) - 1}" value="{setting.start}" '
         f'aria-valuetext="{shown}"></label>'
     )
