@@ -1,11 +1,12 @@
 """Print the built site: each chapter as a PDF, and the whole book as one.
 
-Usage: python tools/pdf.py [--only NAME ...] [--paper A4|letter]
+Usage: python tools/pdf.py [--only NAME ...] [--paper A4|letter] [--out FOLDER]
 
     --only     chapters by number or name, and `book` for the whole; without it, all of them
     --paper    the size of the sheets
+    --out      where the files go, if not to _build/pdf
 
-They are written to _build/pdf. Each is tagged, so that a screen reader finds headings, lists, tables, figures with
+Each is tagged, so that a screen reader finds headings, lists, tables, figures with
 their words and formulas with their LaTeX; it has an outline, and links that lead to their places.
 """
 
@@ -40,6 +41,11 @@ MARGIN = 18  # mm at the sides, as in print.css
 LEFT_OUT = {
     "book/generated/api"
 }  # for looking up by its links; chapters print the source they speak of
+CHINESE = "缩放"  # of the abstract of chapter 3
+NO_CHINESE = (
+    "No font of this machine has Chinese letters, so boxes stand in the abstracts and the glossary. Debian and "
+    "Ubuntu: apt-get install fonts-noto-cjk"
+)
 ASSEMBLE = Path(__file__).with_name("pdf_pages.js")
 STYLE = Path(__file__).with_name("pdf.css")
 
@@ -127,6 +133,13 @@ class Press:
             viewport={"width": width, "height": 900}, color_scheme="light"
         )
 
+    def draws(self, letters: str) -> bool:
+        """Whether the fonts of this machine have two letters: those that they lack are boxes, one like the other."""
+        page = self.context.new_page()
+        one, other = page.evaluate(DRAW, letters)
+        page.close()
+        return one != other
+
     @contextmanager
     def sheets(self, names: list[str], whole: bool = False):
         """A document of these pages of the site, and what is known of each.
@@ -193,6 +206,14 @@ SKELETON = """<!DOCTYPE html>
 {style}</style></head>
 <body><div class="bd-container"><div class="bd-container__inner"><main class="bd-main"><div class="bd-content">
 <div class="bd-article-container"></div></div></main></div></div></body></html>"""
+
+DRAW = """letters => [...letters].map(letter => {
+    const canvas = Object.assign(document.createElement('canvas'), {width: 40, height: 40});
+    const pen = canvas.getContext('2d');
+    pen.font = '30px sans-serif';
+    pen.fillText(letter, 4, 32);
+    return canvas.toDataURL();
+})"""
 
 # Everything that the sheets show is there. What is too wide, after lines of code and cells of tables have been wrapped,
 # becomes smaller.
@@ -326,30 +347,32 @@ def _mark_formula(thing):
 
 def _link_into_book(thing):
     """A link of the scheme book: leads to a place in the file of the whole book, see pdf_pages.js."""
-    if thing.get("/S") == pikepdf.Name.URI and str(thing.URI).startswith("book:"):
-        goal = unquote(str(thing.URI).removeprefix("book:"))
-        del thing["/URI"]
-        thing.S = pikepdf.Name.GoToR
-        thing.F, thing.D = f"{BOOK}.pdf", pikepdf.Name("/" + goal)
+    action = thing.get("/A") if thing.get("/Subtype") == pikepdf.Name.Link else None
+    if action is not None and str(action.get("/URI", "")).startswith("book:"):
+        goal = unquote(str(action.URI).removeprefix("book:"))
+        thing.A = pikepdf.Dictionary(
+            S=pikepdf.Name.GoToR, F=pikepdf.String(f"{BOOK}.pdf"), D=pikepdf.Name(f"/{goal}")
+        )
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print what was asked for, with a line for each file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--paper", choices=PAPERS, default="A4")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER")
+    options = parser.parse_args(arguments)
     try:
-        print_files(options.only, options.paper)
+        print_files(options.only, options.paper, options.out)
     except CanNotPrintError as reason:
         print(f"Nothing more is printed: {reason}", file=sys.stderr)
         return 1
     return 0
 
 
-def print_files(names: list[str], paper: str) -> None:
+def print_files(names: list[str], paper: str, out: Path) -> None:
     """Write the files, one after another.
 
     Raises: CanNotPrintError if a name, the site or Chromium is missing.
@@ -359,23 +382,25 @@ def print_files(names: list[str], paper: str) -> None:
     book = parts()
     chapters = [name for part in book for name in part.pages if name.startswith("chapters/")]
     wanted = chosen(names, chapters)
-    OUT.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     server = serve.start(SITE)
     try:
         with chromium() as browser:
             press = Press(browser, f"http://127.0.0.1:{server.server_port}", paper, book)
+            if not press.draws(CHINESE):
+                print(NO_CHINESE)
             for place, stem in enumerate(wanted, start=1):
                 began = time.monotonic()
                 print(f"[{place}/{len(wanted)}] {stem}.pdf", end=" ", flush=True)
                 data = press.whole() if stem == BOOK else press.chapter(stem)
-                (OUT / f"{stem}.pdf").write_bytes(data)
+                (out / f"{stem}.pdf").write_bytes(data)
                 with pikepdf.open(BytesIO(data)) as pdf:
                     pages = len(pdf.pages)
                 seconds = time.monotonic() - began
                 print(f"{pages} pages, {len(data) / 1e6:.1f} MB, {seconds:.0f} s", flush=True)
     finally:
         server.shutdown()
-    print(f"They are in {OUT}")
+    print(f"They are in {out}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ async ({ names, whole, site, book }) => {
       else if (tag === "use") element.setAttribute("href", own(element.getAttribute("href"), String));
       else if (tag === "style") element.textContent = own(element.textContent, CSS.escape);
       else if (tag === "details") element.open = true;
+      else if (tag === "figure") element.setAttribute("role", "group"); // the picture in it has the words
       else if (tag === "img") {
         element.setAttribute("src", new URL(element.getAttribute("src"), url).href);
         element.loading = "eager";
