@@ -190,49 +190,47 @@ SIGNS = {
     "rightarrow": "→", "Rightarrow": "⇒", "propto": "∝", "Vert": "‖", "lVert": "‖", "rVert": "‖", "ast": "*",
     "varepsilon": "ε", "varphi": "φ", "vartheta": "ϑ", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉",
 }  # fmt: skip
-GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+UNTYPED = re.compile(
+    r"\\(?:(?:left|right|[Bb]igg?[lr]?|displaystyle|limits|quad|qquad)(?![a-zA-Z])|[,;:!])"
+)
+OPEN, CLOSE = "\x01", "\x02"  # braces that are to be seen, meanwhile
+GROUP = r" *\{([^{}]*)\}"
+STYLES = r"operatorname\*?|text\w*|math\w+|boldsymbol|hat|bar|tilde|vec|overline|underline"
+TEXT, ROOT = re.compile(rf"\\(?:{STYLES}){GROUP}"), re.compile(rf"\\sqrt{GROUP}")
+FRACTION, INDEX = re.compile(rf"\\[dt]?frac{GROUP}{GROUP}"), re.compile(rf"([_^]){GROUP}")
 
 
 def plain_formula(latex: str) -> str:
     r"""A short formula as people type it: \frac{1}{\sqrt{d_k}} is 1/√d_k."""
-    text = re.sub(
-        r"\\(?:left|right|[Bb]igg?[lr]?|displaystyle|limits|[,;:!]|quad|qquad)(?![a-zA-Z])",
-        " ",
-        latex,
-    )
-    text = re.sub(r"\\d?frac *(\d)(\d)", r"\1/\2", text)
-    for _ in range(4):  # from inside out
-        text = re.sub(
-            rf"\\[dt]?frac *{GROUP} *{GROUP}",
-            lambda hit: f"{_grouped(hit[1])}/{_grouped(hit[2])}",
-            text,
-        )
-        text = re.sub(rf"\\sqrt *{GROUP}", lambda hit: f"√{_grouped(hit[1])}", text)
-        text = re.sub(
-            rf"\\(?:operatorname\*?|text\w*|math\w+|boldsymbol|hat|bar|tilde|vec|overline|underline) *{GROUP}",
-            r"\1",
-            text,
-        )
-    text = re.sub(r"\\sqrt *", "√", text)
-    text = re.sub(r"\\([a-zA-Z]+) *", _sign, text)
-    text = re.sub(rf"([_^]){GROUP}", lambda hit: hit[1] + _grouped(hit[2]), text)
-    return " ".join(re.sub(r"\\(.)|[{}$&]", lambda hit: hit[1] or "", text).split())
+    text = UNTYPED.sub(" ", latex).replace(r"\{", OPEN).replace(r"\}", CLOSE)
+    text = re.sub(r"\\(?:begin|end)\{\w+\*?\}", " ", text).replace(r"\\", "; ")
+    text = re.sub(r"\\[dt]?frac *(\d)(\d)", r"\1/\2", text)
+    text = re.sub(r"\\sqrt *(\w|\\[a-z]+)", r"√\1", text)
+    before = ""
+    while text != before:  # from inside out: no group has another in it
+        before = text
+        text = TEXT.sub(r"\1", text)
+        text = ROOT.sub(lambda hit: f"√{_grouped(hit[1])}", text)
+        text = FRACTION.sub(lambda hit: f"{_grouped(hit[1])}/{_grouped(hit[2])}", text)
+        text = INDEX.sub(lambda hit: hit[1] + _grouped(hit[2]), text)
+    text = re.sub(r"\\([a-zA-Z]+)( ?)", _sign, text)
+    text = re.sub(r"\\(.)|[{}$&]", lambda hit: hit[1] or "", text)
+    return " ".join(text.replace(OPEN, "{").replace(CLOSE, "}").split())
 
 
 def _grouped(part: str) -> str:
     """A part of a formula that stood in braces: in parentheses, if it is more than one thing."""
     part = part.strip()
-    return part if re.fullmatch(r"[\w.√\\]+(_\{?\w+\}?)?", part) else f"({part})"
+    return part if re.fullmatch(r"√?\\?[\w.]+|\W", part) else f"({part})"
 
 
 def _sign(hit: re.Match) -> str:
     """One command of LaTeX: its sign, its Greek letter, or its name."""
-    name = hit[1]
-    if name in SIGNS:
-        return SIGNS[name]
+    name, space = hit.groups()
     size = "CAPITAL" if name[0].isupper() else "SMALL"
+    greek = f"GREEK {size} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}"
     try:
-        return unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
+        return (SIGNS.get(name) or unicodedata.lookup(greek)) + space
     except KeyError:
         return f"{name} "
 

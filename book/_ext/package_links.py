@@ -126,9 +126,14 @@ def note_uses(app, doctree):
     """Note which public names a chapter uses, and in which section first."""
     docname = app.env.docname
     if docname.startswith("chapters/"):
-        if not hasattr(app.env, "package_uses"):
-            app.env.package_uses = {}
-        app.env.package_uses[docname] = uses(doctree)
+        _uses(app)[docname] = uses(doctree)
+
+
+def _uses(app) -> dict[str, dict]:
+    """What each chapter uses."""
+    if not hasattr(app.env, "package_uses"):
+        app.env.package_uses = {}
+    return app.env.package_uses
 
 
 def uses(doctree) -> dict[str, tuple[int, str]]:
@@ -211,6 +216,8 @@ def link(app, doctree, docname):
         if docname.startswith("chapters/"):
             _link_sources(app, doctree, docname)
         _link_mentions(app, doctree, docname)
+        if docname.startswith("chapters/"):
+            _link_others(app, doctree, docname)
 
 
 def _address(app, docname, full):
@@ -234,7 +241,7 @@ def _code_link(app, docname, full):
 
 def _link_mentions(app, doctree, docname):
     """The first mention of a public name in a section leads to its entry."""
-    used = app.env.package_uses.get(docname, {}) if hasattr(app.env, "package_uses") else {}
+    used = _uses(app).get(docname, {})
     in_code = {full for full, (how, _) in used.items() if how != NAMED}
     seen = set()
     for literal in list(doctree.findall(nodes.literal)):
@@ -249,6 +256,16 @@ def _link_mentions(app, doctree, docname):
             reference += literal
 
 
+def _link_others(app, doctree, docname):
+    """At the end of a chapter: the names that only its code uses, and that nothing above leads to."""
+    linked = {reference.get("refuri", "") for reference in doctree.findall(nodes.reference)}
+    found = [full for full in _uses(app)[docname] if _address(app, docname, full) not in linked]
+    if found:
+        last = list(doctree.next_node(nodes.section).findall(nodes.section))[-1]
+        links = [_code_link(app, docname, full) for full in found]
+        last.append(line("Also from the package, in the reference: ", links, "in-reference"))
+
+
 def _is_linked(node) -> bool:
     """Whether it is part of a link or of a title, which links and contents repeat."""
     while node.parent is not None:
@@ -260,14 +277,13 @@ def _is_linked(node) -> bool:
 
 def _link_entries(app, doctree):
     """Beneath each entry: the chapters that use it."""
-    every = getattr(app.env, "package_uses", {})
     for described in list(doctree.findall(addnodes.desc)):
         signature = described.next_node(addnodes.desc_signature)
         full = signature["ids"][0] if signature["ids"] else ""
         if full not in public():
             continue
         links = []
-        for chapter, found in sorted(every.items()):
+        for chapter, found in sorted(_uses(app).items()):
             if full in found:
                 address = f"{app.builder.get_relative_uri(REFERENCE, chapter)}#{found[full][1]}"
                 links.append(

@@ -146,7 +146,8 @@ const BookSearch = (() => {
 
   // Where a place stands: its module, or its page.
   const around = (place) => /function|class|method|data/.test(place.kind)
-    ? place.url.split("#")[1].split(".").slice(0, -place.name.split(".").length).join(".") : place.page;
+    ? place.url.split("#")[1].split(".").slice(0, -place.name.split(".").length).join(".")
+    : { term: "glossary", mistake: "gallery" }[place.kind] ?? place.page;
 
   function item(place, words) {
     const made = document.getElementById("search-result").content.cloneNode(true);
