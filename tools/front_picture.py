@@ -6,7 +6,7 @@ is built. book/_static/front.js makes the picture answer; without scripts it sta
 
 from html import escape
 
-from tested_transformer.plotting.interactive import END, Look, called, look_at_numbers
+from tested_transformer.plotting.interactive.numbers import END, Look, called, look_at_numbers
 from tested_transformer.trained import load_number_model
 
 NUMBER = 24
