@@ -390,20 +390,24 @@ def test_shapes_of_heads_are_those_of_the_functions(length, width):
 
 def test_columns_go_where_split_heads_sends_them(monkeypatch):
     """If the function dealt out the columns in turn, the picture would show it."""
-    at = Matrix(0, 0, (2, 4), "query", cell=10)
+
+    def shades():
+        at = Matrix(0, 0, (2, 4), "query", cell=10)
+        return re.findall(r'fill-opacity="([\d.]+)"', "".join(diagrams._by_head(at)))
+
     assert diagrams.owners(4).tolist() == [[0, 1], [2, 3]]
+    assert shades() == ["0.50", "0.50", "0.16", "0.16"] * 2
     in_turn = lambda x, n: x.unflatten(-1, (-1, n)).permute(0, 3, 1, 2)  # noqa: E731
     monkeypatch.setattr(diagrams, "split_heads", in_turn)
     assert diagrams.owners(4).tolist() == [[0, 2], [1, 3]]
-    shades = re.findall(r'fill-opacity="([\d.]+)"', "".join(diagrams._by_head(at)))
-    assert shades == ["0.50", "0.16"] * 4
+    assert shades() == ["0.50", "0.16"] * 4
 
 
 def test_masks_are_filled_where_they_are_true():
     shades = shaded("masks", "plain")
     expected = [True, True, True, False] * 4 + [True, False, True, True] + [True] * 3 + [False]
     expected += [True] * 3 + [False]
-    assert shades == [0.7 * seen for seen in expected]
+    assert shades == [0.5 * seen for seen in expected]
     told = masks().description
     assert "twenty sees <start> twenty" in told
     assert "<start> sees vier und zwanzig, twenty" in told
