@@ -83,16 +83,21 @@ def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path, scheme):
     assert any(diagram["marks"]["query"] for diagram in seen) == (path.stem not in uncolored)
 
 
+@pytest.mark.parametrize("scheme", COLORS)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_diagrams_are_there_without_scripts(chrome, path):
-    """Playwright can still ask; the page itself runs nothing, and is light."""
-    seen = look(chrome, path.as_uri(), java_script_enabled=False, color_scheme="dark")
+def test_diagrams_are_there_without_scripts(chrome, path, scheme):
+    """Playwright can still ask; the page itself runs nothing, and is as the reader's machine is."""
+    seen = look(chrome, path.as_uri(), java_script_enabled=False, color_scheme=scheme)
     assert seen
-    assert all(diagram["width"] == 480 and diagram["plain"] == diagram["page"] for diagram in seen)
+    for diagram in seen:
+        assert diagram["width"] == 480
+        assert diagram["plain"] == diagram["page"]
+        assert diagram["marks"]["query"] in (None, as_css(COLORS[scheme]["query"]))
 
 
 @pytest.mark.parametrize("scheme", COLORS)
 def test_jupyterlab_has_its_own_word_for_dark(chrome, scheme):
+    """The machine's own wish does not count there."""
     html = f'<body data-jp-theme-light="{str(scheme == "light").lower()}">{norm_places().svg}'
-    (diagram,) = look(chrome, None, html=html)
+    (diagram,) = look(chrome, None, html=html, color_scheme="dark")
     assert diagram["marks"]["query"] == as_css(COLORS[scheme]["query"])
