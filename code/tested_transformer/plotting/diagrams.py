@@ -223,7 +223,7 @@ def masks_by_use(
         at = Matrix(84, y + 44, size, "plain", cell=(62, 24))
         allowed = mask.expand(1, 1, *size)[0, 0]
         parts += [note(4, y + 16, name, kind="strong"), *above(at, keys), *beside(at, queries)]
-        parts += at.draw(strengths=(0.7 * allowed).tolist())
+        parts += at.draw(strengths=(0.5 * allowed).tolist())
         parts.append(note(84, y + 16, shape("L S", size)))
         told.append(f"{name}: {_who_sees_whom(allowed, queries, keys)}")
         y = at.bottom + 16

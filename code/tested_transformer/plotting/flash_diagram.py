@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -157,11 +156,12 @@ def _fast_memory(top: float, call: Call, rows: slice, columns: int) -> tuple[lis
 
 
 def running(call: Call, rows: slice, visited: list[Visit]) -> list[tuple[int, float, float]]:
-    """After each tile: its number, and the maximum and the sum of the block's last query so far."""
+    """After each tile: its number, and the maximum and the sum of the block's last query so far.
+
+    Under a causal mask that query sees every key of the tiles that its block visits.
+    """
     last = slice(rows.stop - 1, rows.stop)
     scores = call.query[0, last] @ call.key[0].mT * call.scale
-    hidden = ~call.allowed()[last]
-    scores = scores.masked_fill(hidden, -math.inf)
     state, states = nothing(scores, call.value.shape[-1]), []
     for n, visit in enumerate(visited):
         state = merge(state, summarize(scores[:, visit.columns], call.value[0, visit.columns]))
