@@ -352,6 +352,9 @@ def test_without_scripts_the_still_figure_stands(browser, address, made, name):
     assert wrong(page, figure, *figure.start) == []
     page.locator(".tt-look summary").click()
     assert page.locator(".tt-scroll table").is_visible()
+    page.set_content(figure.html)  # and without the style of the book
+    assert page.locator(".tt-drawing").is_visible()
+    assert page.locator(".tt-controls").is_hidden()
     plain.close()
 
 
