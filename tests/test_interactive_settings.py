@@ -235,11 +235,17 @@ def test_a_terminal_gets_words(figure):
 def test_words_are_no_markup():
     """Whatever the words are, they stand in the page as text and do not end the script."""
     odd = ['<b>"&amp;', "</script>", "x"]
-    html = mask_switches(torch.zeros(3, 3), odd, length=1).html
-    assert html.count("</script>") == 1
-    assert "<b>" not in html.partition("<script>")[0]
-    assert "&lt;b&gt;" in html
-    assert json.loads(re.search(r"\)\((\{.*\})\)</script>", html)[1])["texts"]
+    for figure in (
+        mask_switches(torch.zeros(3, 3), odd, length=1),
+        scale_slider(torch.zeros(3, 2), torch.zeros(3, 2), odd, odd),
+        sampling_sliders(torch.zeros(3), odd, shown=2),
+    ):
+        still, _, script = figure.html.partition("<script>")
+        assert script.count("</script>") == 1
+        assert "</script" not in still
+        assert "<b>" not in re.sub(r"<label.*?</label>", "", still)  # which shows a value in bold
+        assert "&lt;b&gt;&quot;&amp;amp;" in still
+        assert json.loads(re.search(r"\)\((\{.*\})\)</script>", script)[1])["texts"]
 
 
 @pytest.mark.plain_types

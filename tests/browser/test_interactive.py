@@ -189,6 +189,8 @@ def test_masks_by_mouse(page, made):
     assert (
         page.locator(".tt-words").inner_text().startswith("zwanzig may see vier (0.00), und (0.92)")
     )
+    page.locator(".tt-row").nth(4).dispatch_event("click")  # not every browser gives it the focus
+    assert page.locator(".tt-words").inner_text().startswith("pad 1 may see vier")
     control(page, 1).click()
     assert wrong(page, figure, 0, 0, 0, 1) == []
     assert page.locator(".tt-chosen").count() == 0
@@ -350,6 +352,9 @@ def test_without_scripts_the_still_figure_stands(browser, address, made, name):
     assert wrong(page, figure, *figure.start) == []
     page.locator(".tt-look summary").click()
     assert page.locator(".tt-scroll table").is_visible()
+    page.set_content(figure.html)  # and without the style of the book
+    assert page.locator(".tt-drawing").is_visible()
+    assert page.locator(".tt-controls").is_hidden()
     plain.close()
 
 

@@ -57,7 +57,7 @@
   picture.addEventListener("focusout", () => { focused = null; highlight(); });
   picture.addEventListener("keydown", (event) => { if (event.key === "Escape") { hovered = null; event.target.blur(); } });
   for (const control of controls) control.addEventListener("input", draw);
-  for (const each of rows) { each.setAttribute("tabindex", "0"); each.setAttribute("role", "button"); }
+  for (const each of rows) { each.setAttribute("tabindex", "0"); each.setAttribute("role", "img"); }
   if (rows.length) drawing.setAttribute("role", "group");
   find(".tt-controls").hidden = false;
   draw();
