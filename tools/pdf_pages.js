@@ -20,6 +20,7 @@ async ({ names, whole, site, book }) => {
   // A link leads to its place in this document; else to the site, if that has an address; else into the
   // file of the whole book, for which tools/pdf.py knows the scheme book:. What is left is text.
   function link(anchor, url) {
+    if (anchor.hasAttribute("download")) return; // not on paper, see print.css
     const target = new URL(anchor.getAttribute("href"), url);
     if (!target.href.startsWith(home)) return; // another host
     const name = decodeURI(target.pathname.slice(new URL(home).pathname.length));
@@ -27,7 +28,7 @@ async ({ names, whole, site, book }) => {
     if (names.includes(name)) anchor.setAttribute("href", `#${goal}`);
     else if (site) anchor.setAttribute("href", new URL(name + target.hash, site));
     else if (goal) anchor.setAttribute("href", `book:${encodeURIComponent(goal)}`);
-    else anchor.removeAttribute("href");
+    else anchor.replaceWith(...anchor.childNodes);
   }
 
   function adopt(article, url, mark) {
@@ -45,7 +46,6 @@ async ({ names, whole, site, book }) => {
       if (tag === "a" && element.hasAttribute("href")) link(element, url);
       else if (tag === "use") element.setAttribute("href", own(element.getAttribute("href"), String));
       else if (tag === "style") element.textContent = own(element.textContent, CSS.escape);
-      else if (tag === "details") element.open = true;
       else if (tag === "figure") element.setAttribute("role", "group"); // the picture in it has the words
       else if (tag === "img") {
         element.setAttribute("src", new URL(element.getAttribute("src"), url).href);

@@ -305,6 +305,21 @@ def test_links_lead_to_the_site_when_it_has_an_address(press, monkeypatch):
     assert not [link for link in links if link.startswith("book:")]
 
 
+SEEN = """() => {
+    const all = names => [...document.querySelectorAll(names)], away = '.bd-sidebar-primary, .bd-sidebar-secondary, '
+        + '.bd-header-article, .prev-next-footer, .bd-footer, #jb-print-docs-body, .copybtn, .headerlink';
+    return {
+        open: all('details .sd-summary-content, details.hide > div').map(fold =>
+            fold.checkVisibility({contentVisibilityAuto: true}) && fold.getBoundingClientRect().height > 8),
+        beside: all(away).filter(place => place.checkVisibility()).map(place => place.className),
+        title: document.querySelector('article h1').checkVisibility(),
+        text: getComputedStyle(document.querySelector('article p')).color,
+        paper: getComputedStyle(document.body).backgroundColor,
+        theme: document.documentElement.dataset.theme,
+    };
+}"""
+
+
 @built
 @pytest.mark.parametrize("scripts", [True, False])
 def test_printed_from_a_browser_in_the_dark(browser, address, scripts):
@@ -314,20 +329,13 @@ def test_printed_from_a_browser_in_the_dark(browser, address, scripts):
     theme = "document.documentElement.dataset.theme"
     before = page.evaluate(theme)
     page.emulate_media(media="print")
-    if scripts:
-        page.wait_for_function(f"{theme} === 'light'")
-    seen = page.evaluate("""() => ({
-        folded: [...document.querySelectorAll('details .sd-summary-content, details.hide > div')].map(e => e.checkVisibility(
-            {contentVisibilityAuto: true}) && e.getBoundingClientRect().height > 8),
-        beside: ['.bd-sidebar-primary', '.bd-sidebar-secondary', '.bd-header-article', '.prev-next-footer', '#jb-print-docs-body',
-            'footer.bd-footer', '.copybtn', '.headerlink'].filter(name =>
-            [...document.querySelectorAll(name)].some(e => e.checkVisibility())),
-        title: document.querySelector('article h1').checkVisibility(),
-        text: getComputedStyle(document.querySelector('article p')).color,
-        paper: getComputedStyle(document.body).backgroundColor,
-    })""")  # fmt: skip
-    assert len(seen["folded"]) > 5
-    assert all(seen["folded"])
+    for _ in range(100):  # until the next picture of the page is made
+        seen = page.evaluate(SEEN)
+        if all(seen["open"]) and seen["theme"] != "dark":
+            break
+        page.wait_for_timeout(100)
+    assert len(seen["open"]) > 5
+    assert all(seen["open"])
     assert seen["beside"] == []
     assert seen["title"]
     assert seen["paper"] == "rgb(255, 255, 255)"
