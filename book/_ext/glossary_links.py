@@ -33,6 +33,8 @@ def name_terms(app, doctree):
                 tuple(new if part == old else part for part in each) for each in index["entries"]
             ]
         standard.objects["term", text] = standard._terms[text.lower()] = (GLOSSARY, new)
+    entries = [each for index in doctree.findall(addnodes.index) for each in index["entries"]]
+    app.env.get_domain("index").entries[GLOSSARY] = entries
 
 
 def note_bold(app, doctree):
