@@ -187,7 +187,7 @@ SIGNS = {
     "cdot": "·", "times": "×", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠", "approx": "≈",
     "infty": "∞", "sum": "∑", "prod": "∏", "int": "∫", "partial": "∂", "nabla": "∇", "in": "∈", "to": "→", "mid": "|",
     "top": "T", "odot": "⊙", "pm": "±", "dots": "…", "ldots": "…", "cdots": "…", "equiv": "≡", "sim": "~", "ell": "ℓ",
-    "rightarrow": "→", "Rightarrow": "⇒", "propto": "∝", "Vert": "‖", "lVert": "‖", "rVert": "‖", "ast": "*",
+    "rightarrow": "→", "Rightarrow": "⇒", "propto": "∝", "lvert": "|", "rvert": "|", "Vert": "‖", "lVert": "‖", "rVert": "‖", "ast": "*",
     "varepsilon": "ε", "varphi": "φ", "vartheta": "ϑ", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉",
 }  # fmt: skip
 UNTYPED = re.compile(
@@ -232,7 +232,7 @@ def _sign(hit: re.Match) -> str:
     try:
         return (SIGNS.get(name) or unicodedata.lookup(greek)) + space
     except KeyError:
-        return f"{name} "
+        return name + space
 
 
 # ---------------------------------------------------------------------------------------- files

@@ -16,26 +16,25 @@ def anchor(term: str) -> str:
 
 
 def name_terms(app, doctree):
-    """Sphinx counts the Chinese terms, and so a new term would rename all after it: name them."""
+    """Name the anchors that Sphinx counts or makes of the Latin letters in a Chinese term.
+
+    A new term would rename those after it, and two terms can have the same letters.
+    """
     if app.env.docname != GLOSSARY:
         return
     standard = app.env.get_domain("std")
     for term in doctree.findall(nodes.term):
-        for old in [name for name in term["ids"] if COUNTED.fullmatch(name)]:
-            text = term.astext().strip()
-            new = anchor(text)
-            term["ids"][term["ids"].index(old)] = new
-            for index in term.findall(addnodes.index):
-                index["entries"] = [
-                    tuple(new if part == old else part for part in each)
-                    for each in index["entries"]
-                ]
-            for key, value in standard.objects.items():
-                if value == (GLOSSARY, old):
-                    standard.objects[key] = (GLOSSARY, new)
-            for key, value in standard._terms.items():
-                if value == (GLOSSARY, old):
-                    standard._terms[key] = (GLOSSARY, new)
+        text, old = term.astext().strip(), term["ids"][0]
+        if text.isascii() and not COUNTED.fullmatch(old):
+            continue
+        new = term["ids"][0] = anchor(text)
+        for index in term.findall(addnodes.index):
+            index["entries"] = [
+                tuple(new if part == old else part for part in each) for each in index["entries"]
+            ]
+        standard.objects["term", text] = standard._terms[text.lower()] = (GLOSSARY, new)
+    entries = [each for index in doctree.findall(addnodes.index) for each in index["entries"]]
+    app.env.get_domain("index").entries[GLOSSARY] = entries
 
 
 def note_bold(app, doctree):
