@@ -11,6 +11,7 @@ from tested_transformer.trained import load_number_model
 
 NUMBER = 24
 CHAPTER = "../chapters/10_training.html"  # where the model is trained
+NEXT = "../chapters/00_first_ten_minutes.html"
 WIDTH, BOX, TALL = 400, 92, 38  # of the drawing, and of the box around a word
 READ, SAID = 24, 158  # where the two rows of boxes begin
 HINT = "Choose a word: what does it look at?"
@@ -30,7 +31,8 @@ def page(look: Look) -> str:
         f'<p class="front-says" data-hint="{escape(HINT)}"><noscript>',
         "; ".join(map(escape, sentences)) + ".</noscript></p>",
         f'<figcaption>The model of <a href="{CHAPTER}">chapter 10</a> turns <span lang="de">{number}</span> '
-        f"into {escape(' '.join(look.said[:-1]))}. The thicker a line, the more attention.</figcaption>",
+        f"into {escape(' '.join(look.said[:-1]))}. The thicker a line, the more attention. "
+        f'A smaller model, on <a href="{NEXT}">the next page</a>, looks elsewhere.</figcaption>',
         "</figure>", "````",
     ]) + "\n"  # fmt: skip
 

@@ -47,7 +47,7 @@
   drawing.addEventListener("pointermove", (event) => { if (event.pointerType === "mouse") point(nearest(event)); });
   drawing.addEventListener("pointerleave", () => point(null));
   drawing.addEventListener("click", (event) => nearest(event).focus());
-  drawing.addEventListener("focusin", (event) => { focused = event.target.closest(".front-word"); show(); });
+  drawing.addEventListener("focusin", (event) => { [pointed, focused] = [null, event.target.closest(".front-word")]; show(); });
   drawing.addEventListener("focusout", () => { focused = null; show(); });
   drawing.addEventListener("keydown", (event) => { if (event.key === "Escape") event.target.blur(); });
   show();

@@ -116,6 +116,14 @@ def test_it_follows_the_mouse_between_the_words(page, look):
         expect(page, look, row, place)
 
 
+def test_the_keys_have_their_say_while_the_mouse_rests_on_the_picture(page, look):
+    word(page, "read", 1).hover()
+    word(page, "said", 0).focus()
+    expect(page, look, "said", 0)
+    word(page, "read", 2).hover()
+    expect(page, look, "read", 2)
+
+
 def test_the_tab_key_reaches_every_word(page, look):
     word(page, "read", 0).focus()
     page.keyboard.press("Shift+Tab")
