@@ -39,6 +39,12 @@ REPAIRS = [
      'title="Contents of the book" aria-label="Contents of the book"'),
     ("the button of the second sidebar says what it shows", r'title="Toggle secondary sidebar"',
      'title="Contents of this page" aria-label="Contents of this page"'),
+    ("what opens over the page has a name: search", '<dialog id="pst-search-dialog"',
+     '<dialog id="pst-search-dialog" aria-label="Search"'),
+    ("what opens over the page has a name: the book", '<dialog id="pst-primary-sidebar-modal"',
+     '<dialog id="pst-primary-sidebar-modal" aria-label="Contents of the book"'),
+    ("what opens over the page has a name: the page", '<dialog id="pst-secondary-sidebar-modal"',
+     '<dialog id="pst-secondary-sidebar-modal" aria-label="Contents of this page"'),
     # It stands at the foot of the window, and so at the end of the tab order.
     ("the way back to the top comes last",
      r'(<button[^>]*id="pst-back-to-top".*?</button>)(.*?)(</main>)', r"\2\1\3"),

@@ -11,3 +11,8 @@ if (colors) {
   new MutationObserver(say).observe(document.documentElement, { attributeFilter: ["data-mode"] });
   say();
 }
+
+// The theme takes the focus from these buttons when they are used. With a mouse that hides their labels; with
+// keys the reader would be sent back to the beginning of the page.
+for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .primary-toggle, .secondary-toggle"))
+  button.blur = () => button.matches(":focus-visible") || HTMLElement.prototype.blur.call(button);

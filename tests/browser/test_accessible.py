@@ -85,6 +85,7 @@ def colors(page) -> list[str]:
 def use_scheme(page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+    page.evaluate("Promise.all(document.getAnimations().map(one => one.finished))")
 
 
 @pytest.fixture
@@ -211,15 +212,18 @@ def test_skip_link(visit, name):
     assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
 
 
+FOCUSED = "selector => document.activeElement.matches(selector)"
+
+
 def focused(page, selector: str) -> bool:
-    return page.evaluate("selector => document.activeElement.matches(selector)", selector)
+    return page.evaluate(FOCUSED, selector)
 
 
 @pytest.mark.parametrize("open_by", ["keys", "button"])
 def test_search_by_keyboard(visit, open_by):
     page = visit(CHAPTER)
     if open_by == "keys":
-        start = "#main-content a"
+        start = ".chapter-facts a"
         page.locator(start).first.focus()
         page.keyboard.press("Control+k")
     else:
@@ -227,11 +231,14 @@ def test_search_by_keyboard(visit, open_by):
         page.locator(start).focus()
         page.keyboard.press("Enter")
     assert focused(page, "#pst-search-dialog input")
+    page.evaluate(AXE)
+    assert structure(page) == []
     page.keyboard.type("mask")
     page.keyboard.press("Escape")
     assert not page.locator("#pst-search-dialog").is_visible()
     assert focused(page, start)
     page.keyboard.press("Control+k")
+    page.keyboard.type("mask")
     page.keyboard.press("Enter")
     page.wait_for_url("**/search.html?q=mask*")
     page.wait_for_selector("#search-results li a")
@@ -264,9 +271,11 @@ def test_sidebars_on_a_phone_by_keyboard(visit, name, dialog):
     page.wait_for_selector(f"{inside} a:visible")
     page.keyboard.press("Tab")
     assert focused(page, f"{inside} *")
+    page.evaluate(AXE)
+    assert structure(page) == []
     page.keyboard.press("Escape")
     page.wait_for_selector(inside, state="hidden")
-    assert button.evaluate("button => button === document.activeElement")
+    page.wait_for_function(FOCUSED, arg=f".{dialog}-toggle", timeout=5000)
 
 
 def test_folds_by_keyboard(visit):
