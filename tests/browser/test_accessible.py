@@ -85,7 +85,7 @@ def colors(page) -> list[str]:
 def use_scheme(page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
-    page.evaluate("Promise.all(document.getAnimations().map(one => one.finished))")
+    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_colors_without_scripts(browser, address, name, scheme):
 # What has the focus, and what could be wrong with it: it does not show, it is behind something, it is not
 # where the reading goes on.
 STOP = r"""async () => {
-    await Promise.all(document.getAnimations().map(one => one.finished));
+    await Promise.allSettled(document.getAnimations().map(one => one.finished));
     const wrong = [], here = document.activeElement, before = window.lastStop;
     if (here === document.body) return null;
     const rgb = color => (color.match(/[\d.]+/g) ?? []).map(Number);
