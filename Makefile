@@ -43,7 +43,7 @@ $(SITE): $(VENV)/book.stamp $(shell find book chapters code/tested_transformer b
 pdf: $(VENV)/dev.stamp $(SITE)
 	@$(BIN)/python tools/pdf.py $(if $(ONLY),--only $(ONLY)) $(if $(PAPER),--paper $(PAPER))
 
-test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp
+test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp $(VENV)/lighthouse.stamp
 	@$(BIN)/python tools/run_tests.py $(if $(RECORD),--record)
 
 test-fast: $(VENV)/dev.stamp
@@ -99,3 +99,10 @@ $(VENV)/gpu.stamp: requirements-gpu.txt $(VENV)/dev.stamp
 	@mkdir -p $(VENV)/triton
 	@if [ "$$(uname -s)" = Linux ]; then $(PIP) --no-deps --upgrade --target $(VENV)/triton -r requirements-gpu.txt; fi
 	@touch $@
+
+# Where node, npm or a network for it is missing, the tests of Lighthouse are skipped and say so.
+$(VENV)/lighthouse.stamp: tests/browser/lighthouse/package-lock.json $(VENV)/dev.stamp
+	@mkdir -p $(VENV)/lighthouse && cp tests/browser/lighthouse/*.json $(VENV)/lighthouse/
+	@if ! command -v npm >/dev/null 2>&1; then echo "There is no npm here: Lighthouse is not installed."; \
+	elif npm ci --prefix $(VENV)/lighthouse --ignore-scripts --no-audit --no-fund --loglevel=error; then touch $@; \
+	else echo "npm could not install Lighthouse: its tests will be skipped."; fi

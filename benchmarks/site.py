@@ -1,19 +1,15 @@
 """Lighthouse over every chapter of the built site, as a phone on a slow line sees it, served by tools/serve.py.
 
-    npm install --prefix FOLDER lighthouse@12.8.2
-    CHROME_PATH=/usr/bin/chromium python benchmarks/site.py --lighthouse FOLDER/node_modules/.bin/lighthouse
+    python benchmarks/site.py    after `make test`, which installs Lighthouse; see tools/lighthouse.py
 
+Where Chromium has another name than usual, CHROME_PATH says it.
 Each page is visited some times; the row is the visit of median performance. Lighthouse multiplies the time
 that this machine needs by four, so a busy machine makes slow pages: `benchmark_index` is what Lighthouse
 found the machine to do (over 1500 on an idle desktop), and a row with a low one says little.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from record import read_rows, write_rows
@@ -21,11 +17,11 @@ from record import read_rows, write_rows
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tools"))
 import serve  # noqa: E402
+from lighthouse import find_lighthouse, judge  # noqa: E402
 
 WHAT = (
     "Lighthouse's scores (0 to 100) and times for each chapter: phone profile, simulated slow line"
 )
-FLAGS = "--headless --no-sandbox --disable-background-networking --disable-component-update --no-first-run"
 SCORES = {
     "performance": "performance", "accessibility": "accessibility",
     "best_practices": "best-practices", "seo": "seo",
@@ -37,13 +33,9 @@ TIMES = {
 SHOWN = ("task", *SCORES, *TIMES, "benchmark_index")
 
 
-def visit(lighthouse: str, url: str) -> dict:
+def visit(url: str) -> dict:
     """One report of Lighthouse, as numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        command = [lighthouse, url, "--quiet", "--output=json", f"--output-path={report}"]
-        subprocess.run([*command, f"--chrome-flags={FLAGS}"], check=True, env=os.environ)
-        found = json.loads(report.read_text(encoding="utf-8"))
+    found = judge(url)
     audits = found["audits"]
     return {
         **{name: round(100 * found["categories"][key]["score"]) for name, key in SCORES.items()},
@@ -56,7 +48,6 @@ def visit(lighthouse: str, url: str) -> dict:
 def main() -> int:
     """Measure the pages named, or every chapter, and store a row for each at once."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lighthouse", default="lighthouse", help="the program, from npm")
     parser.add_argument("--visits", type=int, default=3)
     parser.add_argument("pages", nargs="*", help="as chapters/03_scaling.html")
     options = parser.parse_args()
@@ -65,12 +56,17 @@ def main() -> int:
     if not pages:
         print("There is no site yet: run make book first.", file=sys.stderr)
         return 1
+    try:
+        find_lighthouse()
+    except LookupError as missing:
+        print(missing, file=sys.stderr)
+        return 1
     server = serve.start()
     print(*SHOWN, sep="\t")
     for page in pages:
         url = f"http://127.0.0.1:{server.server_port}/{page}"
         visits = sorted(
-            (visit(options.lighthouse, url) for _ in range(options.visits)),
+            (visit(url) for _ in range(options.visits)),
             key=lambda row: row["performance"],
         )
         row = {"task": page, "visits": options.visits, **visits[len(visits) // 2]}

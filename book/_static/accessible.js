@@ -1,0 +1,18 @@
+// A formula is a stop for the tab key only where it is wider than its place, so that the keys can move it.
+const fits = new ResizeObserver((changes) => {
+  for (const { target } of changes) target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+});
+for (const formula of document.querySelectorAll(".formula")) fits.observe(formula);
+
+// The button that changes the colors says which are chosen.
+const colors = document.querySelector(".theme-switch-button");
+if (colors) {
+  const say = () => colors.setAttribute("aria-label", `Color mode: ${document.documentElement.dataset.mode}`);
+  new MutationObserver(say).observe(document.documentElement, { attributeFilter: ["data-mode"] });
+  say();
+}
+
+// The theme takes the focus from these buttons when they are used. With a mouse that hides their labels; with
+// keys the reader would be sent back to the beginning of the page.
+for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .primary-toggle, .secondary-toggle"))
+  button.blur = () => button.matches(":focus-visible") || HTMLElement.prototype.blur.call(button);

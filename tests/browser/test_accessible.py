@@ -1,0 +1,368 @@
+"""The built site for readers who see little, use a keyboard or large letters, or run no scripts.
+
+axe-core judges every page by the rules of WCAG 2.2 AA and by its own good practices; what it can not see
+(the order of the tab key, whether the place of the focus shows, what Enter and Escape do) is tried here.
+"""
+
+import re
+from pathlib import Path
+
+import axe_playwright_python
+import pytest
+import test_site as site
+
+browser, address = site.browser, site.address
+PAGES = [name for name in site.PAGES if name != "index.html"]  # which only leads on
+CHAPTER = "chapters/04_masks.html"
+MODULE = "_modules/tested_transformer/masks.html"
+KINDS = ["book/index.html", CHAPTER, "book/glossary.html", "book/generated/api.html", MODULE,
+         "genindex.html", "search.html", "404.html"]  # fmt: skip
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# Rules of WCAG that axe runs only when asked by name.
+MORE = ["label-content-name-mismatch", "p-as-heading", "td-has-header", "css-orientation-lock"]
+COLORS = ["color-contrast", "link-in-text-block"]
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
+
+# Text that looks the same has the same contrast, so of each look one is judged: a page of code has ten
+# thousand words in five colors. A look is a color, a size and a weight on what is behind.
+MARK_LOOKS = r"""() => {
+    const seen = new Set(), behind = new Map();
+    const under = element => {
+        if (!element) return '';
+        if (!behind.has(element)) {
+            const {backgroundColor, backgroundImage, opacity, filter} = getComputedStyle(element);
+            const own = [backgroundColor, backgroundImage, opacity, filter].join();
+            const nothing = own === 'rgba(0, 0, 0, 0),none,1,none';
+            behind.set(element, under(element.parentElement) + (nothing ? '' : '|' + own));
+        }
+        return behind.get(element);
+    };
+    for (const element of document.querySelectorAll('body *')) {
+        element.removeAttribute('data-look');
+        if (![...element.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue;
+        if (!element.checkVisibility()) continue;
+        const {color, fontSize, fontWeight} = getComputedStyle(element);
+        const look = [color, fontSize, fontWeight, under(element)].join(';');
+        if (!seen.has(look)) element.setAttribute('data-look', '');
+        seen.add(look);
+    }
+    axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});
+    return seen.size;
+}"""
+OPEN_FOLDS = "for (const fold of document.querySelectorAll('details')) fold.open = true"
+
+
+def violations(page, options: dict) -> list[str]:
+    """What axe finds wrong: the rule, how often, and the first place."""
+    found = page.evaluate(
+        "options => axe.run(document, {...options, resultTypes: ['violations']})", options
+    )
+    return [
+        f"{broken['id']}, {len(broken['nodes'])} times: {broken['nodes'][0]['target']} "
+        f"{broken['nodes'][0]['failureSummary']} {broken['nodes'][0]['html'][:200]}"
+        for broken in found["violations"]
+    ]
+
+
+def structure(page) -> list[str]:
+    """Everything but the colors."""
+    rules = {name: {"enabled": True} for name in MORE} | {
+        name: {"enabled": False} for name in COLORS
+    }
+    return violations(page, {"runOnly": {"type": "tag", "values": TAGS}, "rules": rules})
+
+
+def colors(page) -> list[str]:
+    """Contrast, and links that only a color tells from the text around them."""
+    assert page.evaluate(MARK_LOOKS) >= 5
+    only = {"runOnly": {"type": "rule", "values": COLORS}, "preload": False}
+    return violations(page, only)
+
+
+def use_scheme(page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open pages; each is closed in the end, and no script may have failed."""
+    visits = []
+
+    def open_page(name: str, size=DESKTOP):
+        visits.append(site.Visit(browser, address, name))
+        visits[-1].page.set_viewport_size(size)
+        return visits[-1].page
+
+    yield open_page
+    for one in visits:
+        one.page.close()
+        assert one.errors == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe(visit, name):
+    page = visit(name)
+    page.evaluate(OPEN_FOLDS)
+    page.evaluate(AXE)
+    wrong = [f"{name}: {found}" for found in structure(page)]
+    for scheme in site.SCHEMES:
+        use_scheme(page, scheme)
+        wrong += [f"{name}, {scheme}: {found}" for found in colors(page)]
+    assert wrong == []
+    page.set_viewport_size({"width": 320, "height": 640})  # 1280 px, enlarged to 400 %
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize("scheme", site.SCHEMES)
+@pytest.mark.parametrize("name", [CHAPTER, "book/glossary.html", MODULE])
+def test_colors_without_scripts(browser, address, name, scheme):
+    """The system's choice of light or dark is respected without scripts too.
+
+    axe is a script itself, so the page is made as a browser without scripts reads it.
+    """
+    html = (site.SITE / name).read_text(encoding="utf-8")
+    html = re.sub(r"<script\b.*?</script>|</?noscript>", "", html, flags=re.DOTALL)
+    page = browser.new_page()
+    page.emulate_media(color_scheme=scheme)
+    url = f"{address}/{name}"
+    page.route(url, lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
+    page.goto(url, wait_until="load")
+    page.evaluate(site.NOTHING_WAITS)
+    page.evaluate(OPEN_FOLDS)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    level = sum(map(int, re.findall(r"\d+", background)[:3])) / 3 / 255
+    page.evaluate(AXE)
+    wrong = colors(page)
+    page.close()
+    assert level < 0.2 if scheme == "dark" else level > 0.9
+    assert wrong == []
+
+
+# ------------------------------------------------------------------------------------------ keyboard
+
+# What has the focus, and what could be wrong with it: it does not show, it is behind something, it is not
+# where the reading goes on.
+STOP = r"""async () => {
+    await Promise.allSettled(document.getAnimations().map(one => one.finished));
+    const wrong = [], here = document.activeElement, before = window.lastStop;
+    if (here === document.body) return null;
+    const rgb = color => (color.match(/[\d.]+/g) ?? []).map(Number);
+    const light = color => rgb(color).slice(0, 3).map(part => part / 255)
+        .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+    let back = here.parentElement;
+    while (back && rgb(getComputedStyle(back).backgroundColor)[3] === 0) back = back.parentElement;
+    const behind = light(back ? getComputedStyle(back).backgroundColor : 'rgb(255, 255, 255)');
+    const style = getComputedStyle(here), ring = light(style.outlineColor);
+    const contrast = (Math.max(ring, behind) + 0.05) / (Math.min(ring, behind) + 0.05);
+    if (style.outlineStyle === 'none' || parseFloat(style.outlineWidth) < 2) wrong.push('no ring');
+    else if (contrast < 3) wrong.push(`a ring of contrast ${contrast.toFixed(2)}`);
+    const boxes = [...here.getClientRects()].filter(box => box.width > 1 && box.height > 1);
+    const points = boxes.flatMap(box => [0.1, 0.5, 0.9].flatMap(
+        x => [0.1, 0.5, 0.9].map(y => [box.left + x * box.width, box.top + y * box.height])));
+    const seen = points.some(([x, y]) => {
+        const top = document.elementFromPoint(x, y);
+        return top && (here.contains(top) || (top.contains(here) && getComputedStyle(here).pointerEvents === 'none'));
+    });
+    if (!seen) wrong.push('hidden');
+    if (before && !(before.compareDocumentPosition(here) & Node.DOCUMENT_POSITION_FOLLOWING))
+        wrong.push('out of order');
+    window.lastStop = here;
+    here.dataset.stopped = '';
+    const name = here.getAttribute('aria-label') || here.textContent.trim() || here.title || here.value;
+    return {name: name.replace(/\s+/g, ' '), wrong, html: here.outerHTML.slice(0, 150)};
+}"""
+# What a mouse can use on the page, and the tab key did not come by.
+MISSED = r"""() => [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [onclick], .formula')]
+    .filter(item => !('stopped' in item.dataset) && item.checkVisibility({visibilityProperty: true}))
+    .filter(item => !item.matches('.formula') || item.scrollWidth > item.clientWidth)
+    .map(item => item.outerHTML.slice(0, 150))"""
+
+
+def walk(page, most: int) -> list[dict]:
+    """Press the tab key until the page ends, or often enough."""
+    stops = []
+    page.evaluate("() => { document.activeElement.blur(); window.lastStop = null; }")
+    while len(stops) < most:
+        page.keyboard.press("Tab")
+        stop = page.evaluate(STOP)
+        if stop is None:
+            break
+        stops.append(stop)
+    return stops
+
+
+@pytest.mark.parametrize("scheme", site.SCHEMES)
+@pytest.mark.parametrize("name", KINDS)
+def test_tab_key(visit, name, scheme):
+    """The skip link comes first; then everything, in the order of the page, and one sees where one is."""
+    page = visit(name, DESKTOP if scheme == "light" else PHONE)
+    use_scheme(page, scheme)
+    most = 600 if name in (CHAPTER, "book/index.html") else 100
+    stops = walk(page, most)
+    assert stops[0]["name"] == "Skip to main content"
+    assert len(stops) > 5
+    assert [stop for stop in stops if stop["wrong"]] == []
+    if len(stops) < most:
+        assert page.evaluate(MISSED) == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_skip_link(visit, name):
+    page = visit(name)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+
+
+FOCUSED = "selector => document.activeElement.matches(selector)"
+
+
+def focused(page, selector: str) -> bool:
+    return page.evaluate(FOCUSED, selector)
+
+
+@pytest.mark.parametrize("open_by", ["keys", "button"])
+def test_search_by_keyboard(visit, open_by):
+    page = visit(CHAPTER)
+    if open_by == "keys":
+        start = ".chapter-facts a"
+        page.locator(start).first.focus()
+        page.keyboard.press("Control+k")
+    else:
+        start = ".search-button-field"
+        page.locator(start).focus()
+        page.keyboard.press("Enter")
+    assert focused(page, "#pst-search-dialog input")
+    page.evaluate(AXE)
+    assert structure(page) == []
+    page.keyboard.type("mask")
+    page.keyboard.press("Escape")
+    assert not page.locator("#pst-search-dialog").is_visible()
+    assert focused(page, start)
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("mask")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=mask*")
+    page.wait_for_selector("#search-results li a")
+
+
+def test_colors_by_keyboard(visit):
+    page = visit(CHAPTER)
+    use_scheme(page, "light")
+    button = page.locator(".theme-switch-button:visible")
+    button.focus()
+    seen = []
+    for _ in range(3):
+        page.keyboard.press("Enter")
+        mode = page.evaluate("document.documentElement.dataset.mode")
+        assert button.get_attribute("aria-label") == f"Color mode: {mode}"
+        seen.append(mode)
+    assert sorted(seen) == ["auto", "dark", "light"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dialog"),
+    [("Contents of the book", "primary"), ("Contents of this page", "secondary")],
+)
+def test_sidebars_on_a_phone_by_keyboard(visit, name, dialog):
+    page = visit(CHAPTER, PHONE)
+    button = page.get_by_role("button", name=name)
+    button.focus()
+    page.keyboard.press("Enter")
+    inside = f"#pst-{dialog}-sidebar-modal"
+    page.wait_for_selector(f"{inside} a:visible")
+    page.keyboard.press("Tab")
+    assert focused(page, f"{inside} *")
+    page.evaluate(AXE)
+    assert structure(page) == []
+    page.keyboard.press("Escape")
+    page.wait_for_selector(inside, state="hidden")
+    page.wait_for_function(FOCUSED, arg=f".{dialog}-toggle", timeout=5000)
+
+
+def test_folds_by_keyboard(visit):
+    page = visit(CHAPTER)
+    for fold in page.locator("article details").all():
+        summary = fold.locator("> summary")
+        shown = fold.get_attribute("open") is not None
+        for _ in range(2):
+            summary.focus()
+            page.keyboard.press("Enter")
+            shown = not shown
+            assert (fold.get_attribute("open") is not None) == shown
+
+
+def test_copy_button_by_keyboard(browser, visit):
+    browser.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = visit(CHAPTER)
+    block = page.locator("div.highlight:has(button.copybtn)").first
+    block.locator("button.copybtn").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("button.copybtn.success")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.split() == block.locator("pre").inner_text().split()
+
+
+def test_download_menu_by_keyboard(visit):
+    page = visit(CHAPTER)
+    button = page.get_by_role("button", name="Download this page")
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    assert focused(page, ".dropdown-menu .dropdown-item")
+    page.keyboard.press("Escape")
+    assert button.get_attribute("aria-expanded") == "false"
+    assert button.evaluate("button => button === document.activeElement")
+
+
+# --------------------------------------------------------------------------------- motion and letters
+
+MOVING = r"""() => [document.documentElement, ...document.querySelectorAll('body *')].filter(element => {
+    const style = getComputedStyle(element);
+    const longest = times => Math.max(...times.split(',').map(parseFloat));
+    return longest(style.transitionDuration) > 0.001 || longest(style.animationDuration) > 0.001
+        || style.scrollBehavior === 'smooth';
+}).length"""
+
+
+def test_nothing_moves_for_who_asks_for_that(visit):
+    page = visit(CHAPTER)
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.evaluate(MOVING) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(MOVING) == 0
+
+
+# Text that is cut off: its box hides what does not fit, and something does not.
+CUT_OFF = r"""() => [...document.querySelectorAll('body *')].filter(element => {
+    const style = getComputedStyle(element);
+    if (!/hidden|clip/.test(style.overflowX + style.overflowY) || !element.checkVisibility()) return false;
+    if (!element.textContent.trim() || element.closest('svg, math, .visually-hidden')) return false;
+    return element.scrollWidth > element.clientWidth + 2 && /hidden|clip/.test(style.overflowX)
+        || element.scrollHeight > element.clientHeight + 2 && /hidden|clip/.test(style.overflowY);
+}).map(element => element.outerHTML.slice(0, 150))"""
+LETTERS = {
+    "twice as large": "html { font-size: 200% !important }",
+    # The distances that WCAG 1.4.12 names.
+    "further apart": """* { line-height: 1.5 !important; letter-spacing: 0.12em !important;
+        word-spacing: 0.16em !important } p { margin-bottom: 2em !important }""",
+}
+
+
+@pytest.mark.parametrize("how", LETTERS)
+@pytest.mark.parametrize("name", KINDS)
+def test_letters(visit, name, how):
+    """Nothing is lost when a reader makes the letters larger or sets them further apart."""
+    page = visit(name)
+    page.evaluate(OPEN_FOLDS)
+    page.add_style_tag(content=LETTERS[how])
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
