@@ -345,6 +345,7 @@ def test_without_scripts_the_still_figure_stands(browser, address, made, name):
     plain, figure = browser.browser.new_context(java_script_enabled=False), made[name]
     page = plain.new_page()
     page.goto(f"{address}/chapters/{name}.html")
+    page.evaluate(site.NOTHING_WAITS)
     assert page.locator(".tt-drawing").is_visible()
     assert page.locator(".tt-controls").is_hidden()
     assert page.locator(".tt-setting").is_visible()
