@@ -39,6 +39,7 @@ from tested_transformer.specs import SPECS  # noqa: E402
         ("from torch import softmax\nsoftmax(x, -1)", []),
         ("torch.softmax(x, -1)", []),
         ("entropy = 3\nentropy", []),
+        ("from tested_transformer.scaling import entropy\nentropy = 3", []),
         ("%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad", ["data.pad"]),
     ],
 )

@@ -130,7 +130,7 @@ const BookSearch = (() => {
 
   // The words around the first place where one of those looked for stands, in pieces: every second is a hit.
   function excerpt(text, words) {
-    const any = new RegExp(words.map((word) => pattern(stem(word)).source).join("|"), "giu");
+    const any = new RegExp(words.map((word) => pattern(stem(word)).source + (isHan(word) ? "" : "[\\p{L}\\p{N}]*")).join("|"), "giu");
     const first = Math.max(text.search(any), 0);
     let start = first > 140 ? text.indexOf(" ", first - 80) + 1 : 0;
     if (start > first) start = first;
