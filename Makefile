@@ -10,13 +10,15 @@ else
 BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
+SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book homework test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
+.PHONY: help book pdf homework test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
 
 help:
 	@echo "make book       build the site from nothing and say where to open it"
+	@echo "make pdf        print every chapter and the whole book as PDF (ONLY=\"3 book\" for some, PAPER=letter)"
 	@echo "make test       check everything: code, chapters, site (RECORD=1: store the numbers for the book)"
 	@echo "make test-fast  lint, doctests and the quick unit tests, for the edit loop"
 	@echo "make lab        open the chapters in JupyterLab"
@@ -31,6 +33,15 @@ help:
 
 book: $(VENV)/book.stamp
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
+
+# The site, if it is not there or something that it is made of is younger.
+$(SITE): $(VENV)/book.stamp $(shell find book chapters code/tested_transformer benchmarks/results tools/generate.py \
+		_config.yml _toc.yml CITATION.cff CHANGELOG.md CONTRIBUTING.md \
+		-type f -not -path "*/generated/*" -not -path "*/__pycache__/*" -not -path "*/.*" -not -path "*/my_transformer/*" 2>/dev/null)
+	@$(BIN)/python tools/build_book.py --since $(BEGAN)
+
+pdf: $(VENV)/dev.stamp $(SITE)
+	@$(BIN)/python tools/pdf.py $(if $(ONLY),--only $(ONLY)) $(if $(PAPER),--paper $(PAPER))
 
 test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp $(VENV)/lighthouse.stamp
 	@$(BIN)/python tools/run_tests.py $(if $(RECORD),--record)

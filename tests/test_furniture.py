@@ -122,7 +122,7 @@ def test_every_page_has_a_description_language_and_colors(bare):
     assert found["chapters/01_a.html"]["description"] == "You will be able to add 01_a; divide."
     assert found["book/index.html"]["description"] == "A small book &amp; its &lt;pages&gt;."
     assert all('<html lang="en"' in path.read_text(encoding="utf-8") for path in pages.values())
-    assert all(facts["theme-color"] == "#121212" for facts in found.values())
+    assert all(facts["theme-color"] == "#14181e" for facts in found.values())
 
 
 @slow

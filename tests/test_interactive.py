@@ -13,7 +13,7 @@ from tested_transformer import plotting
 from tested_transformer.data import EOS, make_batch, number_pair
 from tested_transformer.generation import find_mistakes, translate
 from tested_transformer.number_words import german_words
-from tested_transformer.plotting.interactive import (
+from tested_transformer.plotting.interactive.numbers import (
     END,
     LEVELS,
     RUNS,
@@ -154,12 +154,13 @@ def test_a_terminal_gets_a_table(picture):
     assert lines[4].split() == ["twenty", *(f"{w:.2f}" for w in picture.first.levels[0] / 100)]
 
 
-def test_style_and_script_come_with_the_package():
+def test_styles_and_scripts_come_with_the_package():
     folder = Path(plotting.__file__).parent
     project = (folder.parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     for suffix in ("css", "js"):
-        assert (folder / f"interactive.{suffix}").exists()
-        assert f'"plotting/*.{suffix}"' in project
+        assert list(folder.rglob(f"*.{suffix}"))
+        assert {path.parent.name for path in folder.rglob(f"*.{suffix}")} == {"interactive"}
+        assert f'"plotting/interactive/*.{suffix}"' in project
 
 
 @pytest.mark.plain_types

@@ -140,13 +140,6 @@ def test_interview_questions_move_with_their_links(tmp_path):
     )
 
 
-def test_names_that_a_chapter_uses(tmp_path):
-    code = "%matplotlib inline\nfrom tested_transformer import attention\nmasks.causal_mask(3)  # judge"
-    path = chapter(tmp_path, v4.new_markdown_cell("`check`"), v4.new_code_cell(code))
-    assert {"attention", "masks", "causal_mask"} <= generate.used_names(path)
-    assert not {"judge", "check"} & generate.used_names(path)
-
-
 # -------------------------------------------------------------------------------------- make_venv
 
 

@@ -1,7 +1,7 @@
 """Keep the list of places that others may link to, tests/data/anchors.txt: it only grows.
 
-A place is a heading, label, figure, equation or mistake on a built chapter or in the gallery, as
-page#name. The browser tests fail when a listed place is gone, or a new one is not listed.
+A place is a heading, label, figure, equation, mistake, term or public name on a built chapter, in the
+gallery, the glossary or the API reference, as page#name. The browser tests fail when a listed place is gone, or a new one is not listed.
 
 Usage: python tools/anchors.py    adds what `make book` built; removes nothing
 """
@@ -15,7 +15,13 @@ from chapters import ROOT
 
 SITE = ROOT / "_build" / "html"
 LIST = ROOT / "tests" / "data" / "anchors.txt"
-PLACES = {"section", "span", "figure", "div", "p"}
+PLACES = {"section", "span", "figure", "div", "p", "dt"}
+REFERENCE = ("gallery", "glossary", "api")
+NAMED = (
+    "pitfall-",
+    "term-",
+    "tested_transformer.",
+)  # what is kept of them; a heading may be reworded
 
 
 class Article(HTMLParser):
@@ -43,7 +49,7 @@ class Article(HTMLParser):
 
 def counted(name: str) -> bool:
     """Whether a name was made by counting, and so may change with the text before it."""
-    return re.fullmatch(r"(id|codecell|footnote-|fn|cb)\d+", name) is not None
+    return re.fullmatch(r"(id|codecell|footnote-|fn|cb|term-)\d+", name) is not None
 
 
 def pages(site: Path = SITE) -> list[Path]:
@@ -51,6 +57,8 @@ def pages(site: Path = SITE) -> list[Path]:
     return [
         *sorted((site / "chapters").glob("*.html")),
         site / "book" / "generated" / "gallery.html",
+        site / "book" / "generated" / "api.html",
+        site / "book" / "glossary.html",
     ]
 
 
@@ -60,8 +68,8 @@ def built(site: Path = SITE) -> set[str]:
     for path in pages(site):
         page = path.relative_to(site).with_suffix("").as_posix()
         names = Article(path.read_text(encoding="utf-8")).names
-        if path.stem == "gallery":  # a mistake has a label for others; its heading may be reworded
-            names = {name for name in names if name.startswith("pitfall-")}
+        if path.stem in REFERENCE:
+            names = {name for name in names if name.startswith(NAMED)}
         found |= {f"{page}#{name}" for name in names}
     return found
 

@@ -2,15 +2,15 @@
 
     book/generated/gallery.md     every famous mistake, from the Specs
     book/generated/interview.md   the cells tagged `interview`, from the chapters
-    book/generated/api.md         the public names, and the chapters that use them
+    book/generated/api.md         the public names
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
+    book/generated/front_picture.md, chapter_map.md, chapter_list.md    parts of the first page
 
 Usage: python tools/generate.py
 """
 
-import ast
 import functools
 import inspect
 import json
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import yaml
 
+import chapter_map
 from chapters import ROOT, chapter_paths, number, read
 
 PACKAGE = "tested_transformer"
@@ -168,9 +169,8 @@ def _labels(cells: list) -> set[str]:
 # ------------------------------------------------------------------------------- the API reference
 
 
-def api(modules: dict[str, list[str]], paths: list[Path]) -> str:
-    """Autodoc for every public name, each followed by the chapters that use it."""
-    uses = {path: used_names(path) for path in paths}
+def api(modules: dict[str, list[str]]) -> str:
+    """Autodoc for every public name; book/_ext/package_links.py adds the chapters that use it."""
     page = [
         "# API reference",
         "The public names of the companion package, in the order of the chapters. Each function says "
@@ -180,11 +180,7 @@ def api(modules: dict[str, list[str]], paths: list[Path]) -> str:
         module = name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}"
         page.append(f"## {module}")
         page.append(f"```{{eval-rst}}\n.. automodule:: {module}\n   :no-members:\n```")
-        for member in members:
-            page.append(_autodoc(module, member))
-            links = [link(path) for path in paths if member in uses[path]]
-            if links:
-                page.append(f"Used in: {', '.join(links)}")
+        page += [_autodoc(module, member) for member in members]
     return "\n\n".join(page) + "\n"
 
 
@@ -197,23 +193,6 @@ def _autodoc(module: str, member: str) -> str:
     else:
         directive, options = "autodata", "\n   :no-value:"
     return f"```{{eval-rst}}\n.. {directive}:: {module}.{member}{options}\n```"
-
-
-def used_names(path: Path) -> set[str]:
-    """The names that the code cells of a chapter use: variables, attributes, imports."""
-    names = set()
-    for cell in read(path).cells:
-        if cell.cell_type != "code":
-            continue
-        lines = ["" if line.startswith(("%", "!")) else line for line in cell.source.splitlines()]
-        for node in ast.walk(ast.parse("\n".join(lines))):
-            if isinstance(node, ast.Name):
-                names.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                names.add(node.attr)
-            elif isinstance(node, ast.ImportFrom):
-                names.update(alias.name for alias in node.names)
-    return names
 
 
 # -------------------------------------------------------------------------------------- the course
@@ -303,14 +282,19 @@ def main() -> None:
     for name in package.API:
         importlib.import_module(name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}")
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
+    front_picture = importlib.import_module("front_picture")  # needs the package
+    book = chapter_map.chapters()
     paths = chapter_paths()
     pages = {
         "gallery": gallery(specs, paths),
         "interview": interview(paths),
-        "api": api(package.API, paths),
+        "api": api(package.API),
         "course": course([homework.assignment(name) for name in homework.NAMES]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),
+        "front_picture": front_picture.page(front_picture.look()),
+        "chapter_map": chapter_map.page(book),
+        "chapter_list": chapter_map.listed(book),
     }
     folder = ROOT / "book" / "generated"
     folder.mkdir(exist_ok=True)

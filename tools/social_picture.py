@@ -8,11 +8,10 @@ Usage: python tools/social_picture.py
 
 import hashlib
 import io
-import os
-import shutil
 import sys
 
 from chapters import ROOT
+from chromium import FLAGS, MISSING, find_chromium
 
 PICTURE = ROOT / "book" / "_static" / "social.png"
 WIDTH, HEIGHT = 1200, 630
@@ -87,12 +86,11 @@ def photograph(svg: str) -> bytes:
     """
     from playwright.sync_api import sync_playwright
 
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    chromium = find_chromium()
     if chromium is None:
-        raise RuntimeError("no Chromium here: install it, or name it in the variable CHROMIUM")
+        raise RuntimeError(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_content(f"<body style='margin:0'>{svg}</body>")
         picture = page.screenshot()

@@ -19,7 +19,7 @@ PICTURE_ALT = (
     "vier, und, zwanzig and an end sign above, twenty, four and an end sign below. Lines, as thick as the "
     "attention of a trained model, lead from four to vier and from twenty to und, and cross."
 )
-PAGE_COLORS = {"light": "#ffffff", "dark": "#121212"}  # of the theme, behind the text
+PAGE_COLORS = {"light": "#fdfdfb", "dark": "#14181e"}  # of the theme, behind the text
 FRONT_TITLE = "Attention, with everything on the page tested"
 LONGEST = 200  # characters of a description
 # Pages that Sphinx makes itself.

@@ -29,9 +29,11 @@ COLLAPSED = re.compile(r"\([^()]*\)")
 PART = re.compile(r"[.#]((?:[\w-]|[^\x00-\x7f])+)")
 URL = re.compile(r"""url\(\s*(["']?)(?!data:|https?:|#|%23)([^)"']+)\1\s*\)""")
 
-DROPPED = ("fontawesome.js", "sphinx-thebe.js", "sphinx-thebe.css")
+# Sphinx's search, in whose place find_places.py puts the book's, is asked for by every page of the theme.
+SPHINX_SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
+DROPPED = ("fontawesome.js", "sphinx-thebe.js", "sphinx-thebe.css", *SPHINX_SEARCH)
 TABS = "design-tabs.js"  # for tab sets, which no page may have
-SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")  # for the search page alone
+SEARCH = ("search_places.js", "search_page.js")  # for the search page alone
 # Classes that scripts put together from pieces.
 MADE_BY_SCRIPTS = re.compile(r"^(bs-|tooltip|popover|dropdown|modal|collaps|show$|fade$)")
 ICON_RULES = re.compile(r"^\.?(fa|fas|far|fab)\b|^\.fa-")
@@ -80,7 +82,10 @@ def _in_order(pages, site, pattern):
     files = []
     for path, text in pages.items():
         for found in pattern.finditer(text):
-            file = _file(site, path, (HREF if pattern is STYLE else SRC).search(found[0])[1])
+            target = (HREF if pattern is STYLE else SRC).search(found[0])[1]
+            if target.partition("?")[0].endswith(SPHINX_SEARCH):
+                continue
+            file = _file(site, path, target)
             if file not in files:
                 files.append(file)
     return files
@@ -200,7 +205,11 @@ def _lighter(text, options, links):
     """One page: its style sheet, its script, and what must be there before them."""
     place = STYLE.search(text).start()
     base = HREF.search(STYLE.search(text)[0])[1].rpartition("_static/")[0]
-    search = [found[0].strip() for found in SCRIPT.finditer(text) if found[1].endswith(SEARCH)]
+    search = [
+        found[0].strip()
+        for found in SCRIPT.finditer(text)
+        if found[1].partition("?")[0].endswith(SEARCH)
+    ]
     needs_search = 'id="search-results"' in text
     head = (
         f'\n    <link rel="stylesheet" href="{base}_static/{links["css"]}" />'

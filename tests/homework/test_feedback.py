@@ -1,7 +1,6 @@
 """The pages: all that a student needs and nothing that is another's; whatever was typed stays text."""
 
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -29,6 +28,7 @@ from example_marks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chromium import FLAGS, MISSING, find_chromium
 from tested_transformer.homework.class_pages import class_summary, histogram, written_page
 from tested_transformer.homework.feedback import OF_FILE, OF_PART, UNREAD, VERDICTS, feedback_page
 from tested_transformer.homework.marks import PartMarks
@@ -454,15 +454,12 @@ CONTRAST = """() => {
 
 @pytest.fixture(scope="module")
 def chrome():
-    found = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
+    found = find_chromium()
     if found is None:
-        pytest.skip("no Chromium here")
+        pytest.skip(MISSING)
     playwright = pytest.importorskip("playwright.sync_api")
-    flags = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=flags)
+        browser = running.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
         browser.close()
 

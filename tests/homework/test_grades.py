@@ -66,7 +66,7 @@ def test_one_line_for_each_submission_one_column_for_each_part():
 
 def test_the_table_leads_to_each_page(tmp_path):
     lines = list(write_reports(tmp_path, ASSIGNMENT, CLASS))
-    assert lines[0].endswith("  6 pages, one for each student")
+    assert lines[0].endswith("  6 pages, one for each submission")
     for row in read((tmp_path / "grades.csv").read_bytes().decode()):
         text = (tmp_path / "feedback" / row["feedback"]).read_text(encoding="utf-8")
         assert f"<b>{row['id']}</b>" in text

@@ -26,7 +26,7 @@ def write_reports(
     pages.mkdir(parents=True, exist_ok=True)
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
-    yield f"{pages}/  {count(len(marks), 'page')}, one for each student"
+    yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),

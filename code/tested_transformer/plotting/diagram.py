@@ -1,225 +1,226 @@
-"""The whole model as a drawing in which every box leads to its chapter and to its source."""
+"""What the book's diagrams are made of: boxes, matrices, arrows and notes, as SVG on the page.
+
+A picture of matplotlib brings a light panel with it. A diagram takes its colors from the page, light
+or dark, so it stands in the page itself and has neither ids, which two of them would share, nor a
+script. It is 400 units wide: on a telephone its smallest letters are still 10 pixels high.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from ..attention import attention
-from ..feed_forward import FeedForward
-from ..layers import Residual
-from ..masks import masked_softmax
-from ..multi_head import MultiHeadAttention
-from ..positions import SinusoidalPositions
-from ..scaling import scaled_scores, softmax
-from ..transformer import Embedding, Transformer
+from .style import KEY, OUTPUT, QUERY, VALUE
 
-CHAPTERS = {
-    1: "01_self_attention", 3: "03_scaling", 4: "04_masks", 5: "05_multi_head", 6: "06_positions",
-    7: "07_normalization", 8: "08_feed_forward", 9: "09_transformer",
-}  # fmt: skip
-SOURCES = "../_modules"  # where the site keeps the source, as seen from a chapter
-WIDTH, HEIGHT = 400, 672
-BOX, TALL, PITCH, FLOOR = 160, 44, 60, 596  # a box, and the rows from the floor up
-LEFT, RIGHT, GAP = 24, 216, 200  # the columns, and the lane between them
-DESCRIPTION = (
-    "Two columns, read from below. Left, the encoder: source tokens, embedding, positions, then "
-    "six layers of self-attention and feed-forward network, each followed by add and normalize. "
-    "Its output, the memory, goes to the cross-attention of every decoder layer. Right, the "
-    "decoder: target tokens, embedding, positions, then six layers of causal self-attention, "
-    "cross-attention and feed-forward network, each followed by add and normalize; then the output "
-    "layer and, outside the model, the softmax. Above the encoder, what is inside every attention."
-)
-STYLE = """
-svg.tt-model.tt-model { display: block; width: 100%; max-width: 480px; height: auto;
-  margin: 0 auto; font-family: inherit; color: var(--pst-color-text-base, currentColor); }
-html[data-theme=dark] .bd-content div.cell_output .text_html.text_html:has(svg.tt-model) {
-  background: none; padding: 0; }
-.tt-model text { fill: currentColor; font-size: 13.5px; }
-.tt-model .small { font-size: 12px; }
-.tt-model rect { fill: none; stroke: currentColor; stroke-width: 1; }
-.tt-model .box { fill: var(--pst-color-surface, transparent); }
-.tt-model .stack { stroke-dasharray: 2 3; }
-.tt-model .outside { stroke-dasharray: 5 3; }
-.tt-model .hit { fill: transparent; stroke: none; }
-.tt-model .mark { fill: var(--tt-mark); stroke: none; }
-.tt-model .line { fill: none; stroke: currentColor; stroke-width: 1.2; }
-.tt-model .attention { --tt-mark: #0072B2; }
-.tt-model .network { --tt-mark: #D55E00; }
-.tt-model .norm { --tt-mark: #009E73; }
-.tt-model .embed { --tt-mark: #AA6F9E; }
-.tt-model a:is(:link, :visited, :hover, :focus) { color: inherit; text-decoration: none; }
-.tt-model a.source text { fill: var(--pst-color-link, currentColor); }
-.tt-model a.source text, .tt-model a:hover text { text-decoration: underline; }
-.tt-model a:focus { outline: none; }
-.tt-model a:focus-visible .box, .tt-model a:focus-visible .hit {
-  stroke: var(--pst-color-accent, currentColor); stroke-width: 3; }
-"""
+WIDTH = 400  # of every diagram; the height is the picture's own
+LARGE, SMALL = 14, 13  # letters
+LINE = 18  # from one line of text to the next
+# The colors of the figures, and what they become on a dark page.
+LIGHT = {"query": QUERY, "key": KEY, "value": VALUE, "output": OUTPUT}
+DARK = {"query": "#6DB3F8", "key": "#F2A25C", "value": "#4CC59A", "output": "#E08FC3"}
+TINT = 0.16  # how much of its color is in a cell that has text
 
 
-@dataclass(frozen=True)
-class Box:
-    """One part of the model: where it stands, and what makes it."""
-
-    title: str
-    left: int
-    top: int
-    kind: str
-    chapter: int
-    made_by: Any
-
-    @property
-    def chapter_link(self) -> str:
-        """The page of the chapter, as seen from a chapter."""
-        return f"{CHAPTERS[self.chapter]}.html"
-
-    @property
-    def source_link(self) -> str:
-        """The page with the source, at the definition."""
-        path = self.made_by.__module__.replace(".", "/")
-        return f"{SOURCES}/{path}.html#{self.made_by.__qualname__}"
-
-    @property
-    def file(self) -> str:
-        """The file of the source."""
-        return f"{self.made_by.__module__.rpartition('.')[2]}.py"
-
-    def draw(self) -> list[str]:
-        """The box, the link to its chapter and, in its lower right, the one to its source."""
-        x, y, name = self.left, self.top, escape(self.made_by.__qualname__)
-        outside = " outside" if self.kind == "outside" else ""
-        side = 8 + 7 * len(self.file)
-        return [
-            f'<g class="{self.kind}">',
-            f'<a href="{self.chapter_link}" aria-label="{self.title}, chapter {self.chapter}">',
-            f'<rect class="box{outside}" x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="5"/>',
-            f'<rect class="mark" x="{x}" y="{y}" width="5" height="{TALL}" rx="2"/>'
-            * (not outside),
-            f'<text x="{x + 13}" y="{y + 18}">{self.title}</text>',
-            f'<text class="small" x="{x + 13}" y="{y + 36}">ch. {self.chapter}</text></a>',
-            f'<a class="source" href="{self.source_link}" aria-label="source of {name}">',
-            f'<rect class="hit" x="{x + BOX - side}" y="{y + 22}" width="{side}" height="22"/>',
-            f'<text class="small" x="{x + BOX - 8}" y="{y + 36}" text-anchor="end">',
-            f"{self.file}</text></a></g>",
-        ]
+def _colors(colors: dict[str, str]) -> str:
+    return " ".join(f"--tt-{name}: {color};" for name, color in colors.items())
 
 
-def row(number: int) -> int:
-    """The top of a row of boxes, counted from below."""
-    return FLOOR - PITCH * number
-
-
-BOXES = (
-    Box("Embedding × √D", LEFT, row(0), "embed", 9, Embedding),
-    Box("+ positions", LEFT, row(1), "embed", 6, SinusoidalPositions),
-    Box("Self-attention", LEFT, row(2), "attention", 5, MultiHeadAttention),
-    Box("Add, normalize", LEFT, row(3), "norm", 7, Residual),
-    Box("Feed-forward", LEFT, row(4), "network", 8, FeedForward),
-    Box("Add, normalize", LEFT, row(5), "norm", 7, Residual),
-    Box("Embedding × √D", RIGHT, row(0), "embed", 9, Embedding),
-    Box("+ positions", RIGHT, row(1), "embed", 6, SinusoidalPositions),
-    Box("Causal self-attention", RIGHT, row(2), "attention", 5, MultiHeadAttention),
-    Box("Add, normalize", RIGHT, row(3), "norm", 7, Residual),
-    Box("Cross-attention", RIGHT, row(4), "attention", 5, MultiHeadAttention),
-    Box("Add, normalize", RIGHT, row(5), "norm", 7, Residual),
-    Box("Feed-forward", RIGHT, row(6), "network", 8, FeedForward),
-    Box("Add, normalize", RIGHT, row(7), "norm", 7, Residual),
-    Box("Output layer", RIGHT, row(8), "embed", 9, Transformer),
-    Box("Softmax", RIGHT, row(9), "outside", 3, softmax),
-    Box("q · k / √d", LEFT, 166, "attention", 3, scaled_scores),
-    Box("Masks, softmax", LEFT, 112, "attention", 4, masked_softmax),
-    Box("Mean of the values", LEFT, 58, "attention", 1, attention),
-)
+STYLE = f"""
+svg.tt-diagram {{ display: block; width: 100%; max-width: 480px; height: auto; margin: 0 auto;
+  font-family: inherit; color: var(--pst-color-text-base, var(--jp-content-font-color1, currentColor));
+  {_colors(LIGHT)} }}
+html[data-theme=dark] svg.tt-diagram, body[data-jp-theme-light=false] svg.tt-diagram {{
+  {_colors(DARK)} }}
+@media (prefers-color-scheme: dark) {{
+  html:not([data-theme=light], [data-theme=dark]) .bd-content svg.tt-diagram {{ {_colors(DARK)} }} }}
+html[data-theme=dark] .bd-content div.cell_output .text_html.text_html:has(svg.tt-diagram) {{
+  background: none; padding: 0; }}
+.tt-diagram text {{ fill: currentColor; font-size: {LARGE}px; }}
+.tt-diagram .small {{ font-size: {SMALL}px; }}
+.tt-diagram .strong {{ font-weight: 600; }}
+.tt-diagram rect {{ fill: none; stroke: currentColor; stroke-width: 1; }}
+.tt-diagram .box {{ fill: var(--pst-color-surface, transparent); }}
+.tt-diagram .dashed {{ stroke-dasharray: 3 3; }}
+.tt-diagram .chosen {{ stroke-width: 2.5; }}
+.tt-diagram .line {{ fill: none; stroke: currentColor; stroke-width: 1.2; }}
+.tt-diagram .thick {{ stroke-width: 3; }}
+.tt-diagram .inner {{ fill: none; stroke: currentColor; stroke-width: 0.5; opacity: 0.5; }}
+.tt-diagram .head {{ fill: currentColor; stroke: none; }}
+.tt-diagram .fill {{ fill: var(--tt-mark); stroke: none; }}
+.tt-diagram .edge {{ stroke: var(--tt-mark); }}
+.tt-diagram .word {{ fill: var(--tt-mark); }}
+.tt-diagram .plain {{ --tt-mark: currentColor; }}
+""" + "".join(f".tt-diagram .{name} {{ --tt-mark: var(--tt-{name}); }}\n" for name in LIGHT)
 
 
 class Diagram:
-    """The drawing as HTML for a page, and as a sentence for a terminal."""
+    """A drawing as HTML for a page, and as words for a terminal and for those who can not see it."""
 
-    def __init__(self) -> None:
-        self.boxes = BOXES
+    role = "img"  # one thing, called by its description
+    style, name = STYLE, "tt-diagram"
+
+    def __init__(self, title: str, description: str, height: float, parts: Iterable[str]) -> None:
+        self.title, self.description = title, description
+        self.height, self.parts = height, list(parts)
 
     @property
     def svg(self) -> str:
-        """Inline SVG: it takes its colors from the page, and its links work."""
-        lines = [
-            f'<svg class="tt-model" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
-            'aria-labelledby="tt-model-title tt-model-text" xmlns="http://www.w3.org/2000/svg">',
-            '<title id="tt-model-title">The Transformer</title>',
-            f'<desc id="tt-model-text">{DESCRIPTION}</desc>',
-            f"<style>{STYLE}</style>",
-            '<defs><marker id="tt-model-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-            'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor"/>',
-            "</marker></defs>",
-            *_stacks(),
-            *_arrows(),
-            *_words(),
-        ]
-        for box in self.boxes:
-            lines += box.draw()
-        return "\n".join(filter(None, [*lines, "</svg>"]))
+        """Inline SVG without ids, so that it may stand on a page any number of times."""
+        return "\n".join(
+            [
+                f'<svg class="{self.name}" viewBox="0 0 {WIDTH} {self.height:g}" role="{self.role}" '
+                f'aria-label="{escape(self.title)}. {escape(self.description)}" '
+                'xmlns="http://www.w3.org/2000/svg">',
+                f"<style>{self.style}</style>",
+                *self.parts,
+                "</svg>",
+            ]
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.svg, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"Diagram of the Transformer, {len(self.boxes)} boxes. {DESCRIPTION}"
+        return f"Diagram: {self.title}. {self.description}"
 
 
-def model_diagram() -> Diagram:
-    """Draw the Transformer; each box links to its chapter and its source on the site.
+class Place:
+    """A rectangle: where something stands."""
 
-    Source: Vaswani et al. 2017, figure 1.
+    def __init__(self, left: float, top: float, width: float, height: float) -> None:
+        self.left, self.top, self.width, self.height = left, top, width, height
+
+    @property
+    def right(self) -> float:
+        """Its right edge."""
+        return self.left + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its lower edge."""
+        return self.top + self.height
+
+    @property
+    def center(self) -> float:
+        """Halfway from left to right."""
+        return self.left + self.width / 2
+
+    @property
+    def middle(self) -> float:
+        """Halfway from top to bottom."""
+        return self.top + self.height / 2
+
+    def frame(self, kind: str = "") -> str:
+        """Its outline; kind: classes of the style."""
+        rounded = ' rx="5"' if "box" in kind else ""
+        return (
+            f'<rect class="{kind}" x="{self.left:g}" y="{self.top:g}" width="{self.width:g}" '
+            f'height="{self.height:g}"{rounded}/>'
+        )
+
+    def shade(self, kind: str, strength: float) -> str:
+        """Its inside in the color of query, key, value or output, from 0 to 1."""
+        return (
+            f'<rect class="fill {kind}" x="{self.left:g}" y="{self.top:g}" width="{self.width:g}" '
+            f'height="{self.height:g}" fill-opacity="{strength:.2f}"/>'
+        )
+
+
+class Matrix(Place):
+    """Cells in rows and columns; its shape is a tensor's, so that no picture can tell another."""
+
+    def __init__(
+        self, left: float, top: float, shape: Sequence[int], kind: str,
+        *, cell: float | tuple[float, float] = 20,
+    ) -> None:  # fmt: skip
+        self.rows, self.columns = shape
+        self.cell = cell if isinstance(cell, tuple) else (cell, cell)
+        self.kind = kind
+        super().__init__(left, top, self.columns * self.cell[0], self.rows * self.cell[1])
+
+    def part(self, rows: slice = slice(None), columns: slice = slice(None)) -> Place:
+        """Where some of its rows and columns stand."""
+        (w, h), down, across = self.cell, range(self.rows)[rows], range(self.columns)[columns]
+        return Place(
+            self.left + w * across.start, self.top + h * down.start, w * len(across), h * len(down)
+        )
+
+    def draw(self, strengths: Any = None, words: Any = None) -> list[str]:
+        """The cells: all of one strength of color, or each of its own; with or without words."""
+        cells = [
+            (i, j, self.part(slice(i, i + 1), slice(j, j + 1)))
+            for i in range(self.rows)
+            for j in range(self.columns)
+        ]
+        if strengths is None:
+            parts = [self.shade(self.kind, TINT)]
+        else:
+            parts = [at.shade(self.kind, strengths[i][j]) for i, j, at in cells]
+        w, h = self.cell
+        lines = [
+            f"M{self.left + w * j:g} {self.top:g}v{self.height:g}" for j in range(1, self.columns)
+        ]
+        lines += [
+            f"M{self.left:g} {self.top + h * i:g}h{self.width:g}" for i in range(1, self.rows)
+        ]
+        parts.append(f'<path class="inner" d="{"".join(lines)}"/>' if lines else "")
+        parts.append(self.frame(f"edge {self.kind}"))
+        if words is not None:
+            parts += [
+                note(at.center, at.middle + 5, words[i][j], at="middle") for i, j, at in cells
+            ]
+        return list(filter(None, parts))
+
+
+def note(x: float, y: float, text: str, *, at: str = "start", kind: str = "small") -> str:
+    """A line of text; at: what of it stands at x, its start, middle or end."""
+    anchor = "" if at == "start" else f' text-anchor="{at}"'
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{anchor}>{escape(text)}</text>'
+
+
+def notes(x: float, y: float, *lines: str, at: str = "start", kind: str = "small") -> list[str]:
+    """Lines of text, one under the other, the first at y."""
+    return [note(x, y + LINE * n, line, at=at, kind=kind) for n, line in enumerate(lines)]
+
+
+def box(place: Place, text: str, kind: str = "box") -> list[str]:
+    """A box with a word in its middle."""
+    return [place.frame(kind), note(place.center, place.middle + 5, text, at="middle", kind="")]
+
+
+def arrow(*points: tuple[float, float], kind: str = "line", head: bool = True) -> list[str]:
+    """A line through some points, each straight above or beside the last, with a head at its end."""
+    (x, y), *others = points
+    path, step = f"M{x:g} {y:g}", (0.0, 0.0)
+    for to_x, to_y in others:
+        path += f"H{to_x:g}" if to_y == y else f"V{to_y:g}" if to_x == x else f"L{to_x:g} {to_y:g}"
+        step, (x, y) = (to_x - x, to_y - y), (to_x, to_y)
+    if not head:
+        return [f'<path class="{kind}" d="{path}"/>']
+    size = sum(part**2 for part in step) ** 0.5
+    long = 12 if "thick" in kind else 7
+    dx, dy = long * step[0] / size, long * step[1] / size  # along the last piece
+    tip = (
+        f"M{x:.4g} {y:.4g}L{x - dx + dy / 2:.4g} {y - dy - dx / 2:.4g}"
+        f"L{x - dx - dy / 2:.4g} {y - dy + dx / 2:.4g}z"
+    )
+    return [f'<path class="{kind}" d="{path}"/>', f'<path class="head" d="{tip}"/>']
+
+
+def sizes(shape: Sequence[int]) -> str:
+    """A shape in numbers.
+
+    >>> sizes((3, 4))
+    '3 × 4'
     """
-    return Diagram()
+    return " × ".join(map(str, shape))
 
 
-def _stacks() -> list[str]:
-    """Frames around what is repeated, and around the inside of attention."""
-    low = row(2) + TALL + 11
-    lines = [
-        f'<rect class="stack" x="{x}" y="{top}" width="186" height="{low - top}" rx="8"/>'
-        for x, top in ((4, row(5) - 10), (210, row(7) - 8))
-    ]
-    return [*lines, '<rect class="stack" x="4" y="26" width="186" height="192" rx="8"/>']
+def shape(letters: str, numbers: Sequence[int]) -> str:
+    """A shape in letters and in numbers.
 
-
-def _arrows() -> list[str]:
-    """Upwards from box to box, around each sublayer, and from the encoder to the decoder."""
-    paths = []
-    for left, last in ((LEFT, 5), (RIGHT, 9)):
-        middle = left + BOX // 2
-        paths += [f"M{middle} {row(0) + TALL + 12}V{row(0) + TALL}"]
-        paths += [f"M{middle} {row(n)}V{row(n + 1) + TALL}" for n in range(last)]
-    paths += [f"M{RIGHT + BOX // 2} {row(9)}v-13"]
-    for first in (2, 4):
-        paths.append(_around(LEFT, 14, first))
-    for first in (2, 4, 6):
-        paths.append(_around(RIGHT + BOX, 386, first))
-    side, memory = LEFT + BOX // 2, row(5) - 18
-    paths.append(f"M{side} {row(5)}V{memory}H{GAP}V{row(4) + TALL // 2}H{RIGHT}")
-    paths += [f"M{side} 166V156", f"M{side} 112V102"]
-    end = 'marker-end="url(#tt-model-arrow)"'
-    return [f'<path class="line" d="{path}" {end}/>' for path in paths]
-
-
-def _around(edge: int, lane: int, first: int) -> str:
-    """A residual connection: from under a sublayer to the side of the box that adds it."""
-    middle = LEFT + BOX // 2 if edge == LEFT else RIGHT + BOX // 2
-    return f"M{middle} {row(first) + TALL + 6}H{lane}V{row(first + 1) + TALL // 2}H{edge}"
-
-
-def _words() -> list[str]:
-    """Names of what goes in and out."""
-    left, right = LEFT + BOX // 2, RIGHT + BOX // 2
-    middle = 'text-anchor="middle"'
-    return [
-        f'<text x="{left}" y="{HEIGHT - 5}" {middle}>source tokens</text>',
-        f'<text x="{right}" y="{HEIGHT - 5}" {middle}>target tokens so far</text>',
-        f'<text class="small" x="{left + 8}" y="{row(5) - 24}">memory</text>',
-        f'<text x="{left}" y="46" {middle}>inside every attention</text>',
-        f'<text x="{right}" y="{row(9) - 18}" {middle}>next token</text>',
-        f'<text class="small" x="1" y="{row(1) + 10}">×6</text>',
-        f'<text class="small" x="399" y="{row(1) + 10}" text-anchor="end">×6</text>',
-        f'<text class="small" x="{right + 6}" y="{row(9) + TALL + 12}">logits</text>',
-    ]
+    >>> shape("L d", (3, 4))
+    'L × d = 3 × 4'
+    """
+    return f"{letters.replace(' ', ' × ')} = {sizes(numbers)}"

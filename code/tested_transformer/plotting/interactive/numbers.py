@@ -1,27 +1,22 @@
-"""A picture that answers: choose a number, see what each word of its translation looked at.
-
-Everything is computed here, in float64, and stored in the output; a small script of the page only
-looks it up. Without scripts the picture of one number stands there.
-"""
+"""Choose a number, and see what each word of its translation looked at."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data import BOS, EOS, PAD, Vocabulary, pad
-from ..errors import complain, need_count
-from ..generation import Translation, generate
-from ..number_words import english_words, german_words
-from ..transformer import Transformer
+from ...data import BOS, EOS, PAD, Vocabulary, pad
+from ...errors import complain, need_count
+from ...generation import Translation, generate
+from ...number_words import english_words, german_words
+from ...transformer import Transformer
+from .page import PagePicture, details
 
 END = "end"  # how the end of a sentence is shown
 # A weight is rounded to hundredths, and a character stands for each of 0.00 to 1.00: all of them
@@ -33,7 +28,6 @@ LEVELS = (
 RUNS = "&'/`"  # 2, 3, 4 or 5 times 0.00, as most weights are
 SIZES = {"width": 360, "box": 126, "tall": 32, "pitch": 42, "top": 24}
 MAX_WORDS = 8  # of English, the end included
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -90,8 +84,10 @@ def look_at_numbers(
     return looks
 
 
-class NumberPicture:
+class NumberPicture(PagePicture):
     """The picture as HTML for a page, and as a table for a terminal."""
+
+    styles, script = ("page", "numbers"), "numbers"
 
     def __init__(
         self, looks: list[Look], shown: Collection[int], start: int, examples: Sequence[int]
@@ -131,27 +127,19 @@ class NumberPicture:
         return " ".join(parts)
 
     @property
-    def html(self) -> str:
-        """The controls, the picture of the first number, the data and the script."""
-        script = (HERE / "interactive.js").read_text(encoding="utf-8").strip()
-        style = (HERE / "interactive.css").read_text(encoding="utf-8").strip()
-        data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
+    def parts(self) -> list[str]:
+        """The controls, the picture of the first number, its words and its table."""
         look = self.first
-        return "\n".join(
-            [
-                f'<div class="tt-look"><style>{style}</style>',
-                controls(self.start, len(self.looks), self.examples),
-                f'<p class="tt-headline"><strong>{look.number}</strong>'
-                f'<span lang="de">{escape(written(look))}</span></p>',
-                f'<p class="tt-verdict" aria-live="polite">{escape(self.verdict(look))}</p>',
-                f'<p class="tt-training">{escape(self.training(look))}</p>',
-                f'<div class="tt-picture">{still(look)}</div>',
-                f'<p class="tt-words" aria-live="polite">{escape(sentences(look))}</p>',
-                "<details><summary>The weights as a table</summary>"
-                f'<div class="tt-scroll">{table(look)}</div></details>',
-                f"<script>({script})({data})</script></div>",
-            ]
-        )
+        return [
+            controls(self.start, len(self.looks), self.examples),
+            f'<p class="tt-headline"><strong>{look.number}</strong>'
+            f'<span lang="de">{escape(written(look))}</span></p>',
+            f'<p class="tt-verdict" aria-live="polite">{escape(self.verdict(look))}</p>',
+            f'<p class="tt-training">{escape(self.training(look))}</p>',
+            f'<div class="tt-picture">{still(look)}</div>',
+            f'<p class="tt-words" aria-live="polite">{escape(sentences(look))}</p>',
+            details("The weights as a table", table(look)),
+        ]
 
     def verdict(self, look: Look) -> str:
         """What the model said, and whether it is right."""
@@ -165,9 +153,6 @@ class NumberPicture:
         return (
             f"It was {'' if look.number in self.shown else 'never '}shown this number in training."
         )
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": self.html, "text/plain": repr(self)}
 
     def __repr__(self) -> str:
         look = self.first

@@ -1,26 +1,20 @@
 """The drawing of the model: its links lead somewhere, its text fits, and it never changes."""
 
-import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from tested_transformer import API
-from tested_transformer.plotting.diagram import BOX, BOXES, CHAPTERS, WIDTH, Diagram, model_diagram
+from tested_transformer.plotting.diagram import WIDTH
+from tested_transformer.plotting.model_diagram import BOX, BOXES, CHAPTERS, model_diagram
 from tested_transformer.plotting.style import text_width
 
 CHAPTER_FILES = Path(__file__).resolve().parents[1] / "chapters"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_it_is_wellformed_and_always_the_same():
-    svg = model_diagram().svg
-    root = ET.fromstring(svg)
-    assert svg == Diagram().svg
-    ids = [node.get("id") for node in root.iter() if node.get("id")]
-    assert len(ids) == len(set(ids))
-    assert re.findall(r"url\(#([\w-]+)\)", svg)[0] in ids
-    assert root.get("aria-labelledby").split() == ids[:2]
-    assert 'role="img"' not in svg  # an image has no links inside for those who can not see it
+def test_it_is_a_group_and_no_image():
+    """An image has no links inside for those who can not see it."""
+    assert ET.fromstring(model_diagram().svg).get("role") == "group"
 
 
 def test_every_box_has_two_links_with_a_name():

@@ -1,0 +1,103 @@
+"""The diagrams in Chromium: the page's colors in light and dark, legible on a phone, without scripts."""
+
+import pytest
+from matplotlib.colors import to_rgb
+from test_site import FLAGS, SITE, find_chromium
+
+from tested_transformer.plotting.diagram import DARK, LIGHT
+from tested_transformer.plotting.diagrams import norm_places
+
+PAGES = sorted(
+    path
+    for path in SITE.glob("chapters/*.html")
+    if "tt-diagram" in path.read_text(encoding="utf-8")
+)
+COLORS = {"light": LIGHT, "dark": DARK}
+pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
+
+# Of each diagram: its width, its smallest letters as seen, what leaves it, and its colors.
+LOOK = """() => [...document.querySelectorAll('svg.tt-diagram')].map(svg => {
+    const box = svg.viewBox.baseVal, seen = svg.getBoundingClientRect(), scale = seen.width / box.width;
+    const texts = [...svg.querySelectorAll('text')];
+    const color = (kind, of) => {
+        const found = svg.querySelector(kind);
+        return found && getComputedStyle(found)[of];
+    };
+    return {
+        width: seen.width,
+        letters: Math.min(...texts.map(text => parseFloat(getComputedStyle(text).fontSize))) * scale,
+        outside: texts.filter(text => {
+            const at = text.getBBox();
+            return at.x < 0 || at.y < 0 || at.x + at.width > box.width || at.y + at.height > box.height;
+        }).map(text => text.textContent),
+        plain: color('text:not(.word):not(a *)', 'fill'), page: getComputedStyle(document.body).color,
+        marks: Object.fromEntries(['query', 'key', 'value', 'output'].map(
+            kind => [kind, color(`.word.${kind}`, 'fill') || color(`.edge.${kind}`, 'stroke')])),
+    };
+})"""
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium here: install it, or name it in the variable CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chrome = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield chrome
+        chrome.close()
+
+
+def look(chrome, address: str | None, *, html: str = "", **options) -> list[dict]:
+    context = chrome.new_context(**options)
+    page = context.new_page()
+    if address is None:
+        page.set_content(html)
+    else:
+        page.goto(address)
+    seen = page.evaluate(LOOK)
+    context.close()
+    return seen
+
+
+def as_css(color: str) -> str:
+    return f"rgb({', '.join(str(round(255 * part)) for part in to_rgb(color))})"
+
+
+@pytest.mark.parametrize("scheme", COLORS)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path, scheme):
+    size = {"width": 360, "height": 800}
+    seen = look(chrome, path.as_uri(), color_scheme=scheme, viewport=size)
+    assert seen
+    for diagram in seen:
+        assert 300 <= diagram["width"] <= 330
+        assert diagram["letters"] >= 9.9
+        assert diagram["outside"] == []
+        assert diagram["plain"] == diagram["page"]
+        marks = {kind: color for kind, color in diagram["marks"].items() if color}
+        assert marks.items() <= {k: as_css(c) for k, c in COLORS[scheme].items()}.items()
+    uncolored = {"04_masks", "09_transformer"}  # nothing there is a query, a key or a value
+    assert any(diagram["marks"]["query"] for diagram in seen) == (path.stem not in uncolored)
+
+
+@pytest.mark.parametrize("scheme", COLORS)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_diagrams_are_there_without_scripts(chrome, path, scheme):
+    """Playwright can still ask; the page itself runs nothing, and is as the reader's machine is."""
+    seen = look(chrome, path.as_uri(), java_script_enabled=False, color_scheme=scheme)
+    assert seen
+    for diagram in seen:
+        assert diagram["width"] == 480
+        assert diagram["plain"] == diagram["page"]
+        assert diagram["marks"]["query"] in (None, as_css(COLORS[scheme]["query"]))
+
+
+@pytest.mark.parametrize("scheme", COLORS)
+def test_jupyterlab_has_its_own_word_for_dark(chrome, scheme):
+    """The machine's own wish does not count there."""
+    html = f'<body data-jp-theme-light="{str(scheme == "light").lower()}">{norm_places().svg}'
+    (diagram,) = look(chrome, None, html=html, color_scheme="dark")
+    assert diagram["marks"]["query"] == as_css(COLORS[scheme]["query"])

@@ -1,0 +1,160 @@
+"""Links that the build adds: chapters and API, boxes and gallery, terms and glossary."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "book" / "_ext"))
+nodes = pytest.importorskip("docutils.nodes")
+glossary_links = pytest.importorskip("glossary_links")
+package_links = pytest.importorskip("package_links")
+pitfall_links = pytest.importorskip("pitfall_links")
+
+import generate  # noqa: E402
+from tested_transformer.specs import SPECS  # noqa: E402
+
+# -------------------------------------------------------------------------------- public names
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from tested_transformer import attention", []),
+        ("from tested_transformer import attention\nattention(q, k, v)", ["attention.attention"]),
+        (
+            "from tested_transformer import attention as look\nlook(q, k, v)",
+            ["attention.attention"],
+        ),
+        ("from tested_transformer import masks\nmasks.causal_mask(3)", ["masks.causal_mask"]),
+        (
+            "import tested_transformer\ntested_transformer.masks.causal_mask(3)",
+            ["masks.causal_mask"],
+        ),
+        ("import tested_transformer.masks as m\nm.causal_mask(3)", ["masks.causal_mask"]),
+        ("from torch import softmax\nsoftmax(x, -1)", []),
+        ("torch.softmax(x, -1)", []),
+        ("entropy = 3\nentropy", []),
+        ("from tested_transformer.scaling import entropy\nentropy = 3", []),
+        ("%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad", ["data.pad"]),
+    ],
+)
+def test_names_that_code_uses(code, names):
+    assert package_links.Names().read(code) == [f"tested_transformer.{name}" for name in names]
+
+
+def test_names_are_remembered_from_cell_to_cell():
+    names = package_links.Names()
+    assert names.read("from tested_transformer import masked_softmax") == []
+    assert names.read("masked_softmax(scores)") == ["tested_transformer.masks.masked_softmax"]
+
+
+def test_inline_code_means_a_public_name_only_where_it_can_mean_nothing_else():
+    full = "tested_transformer.masks.masked_softmax"
+    assert package_links.meant("masked_softmax", ()) == full
+    assert package_links.meant("masked_softmax()", ()) == full
+    assert package_links.meant("masked_softmax(scores)", ()) is None
+    assert package_links.meant("softmax", ()) is None
+    used = {"tested_transformer.scaling.softmax"}
+    assert package_links.meant("softmax", used) == "tested_transformer.scaling.softmax"
+    assert package_links.meant("torch.softmax", used) is None
+    assert package_links.meant("LayerNorm", ()) == "tested_transformer.layers.LayerNorm"
+    assert package_links.meant("nn.LayerNorm", ()) is None
+    assert package_links.meant("no_such_name", ()) is None
+
+
+def test_a_name_imported_from_elsewhere_is_the_one_that_is_documented():
+    assert (
+        package_links.entry("tested_transformer", "causal_mask")
+        == "tested_transformer.masks.causal_mask"
+    )
+    assert (
+        package_links.entry("tested_transformer.data.batches", "make_batch")
+        == "tested_transformer.data.make_batch"
+    )
+    assert package_links.entry("tested_transformer.masks", "torch") is None
+    assert package_links.entry("tested_transformer.nothing", "at_all") is None
+
+
+def test_every_public_name_has_an_entry():
+    import tested_transformer
+
+    page = generate.api(tested_transformer.API)
+    entries = re.findall(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", page, re.MULTILINE)
+    assert sorted(entries) == sorted(package_links.public())
+    assert len(entries) == sum(map(len, tested_transformer.API.values()))
+
+
+# --------------------------------------------------------------------------------------- boxes
+
+
+def chapter_boxes() -> list[tuple[str, str]]:
+    """The chapter and title of each box, read from the notebooks."""
+    found = []
+    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            titles = re.findall(
+                r"\{admonition\} Pitfall: (.+)\n:class: pitfall", "".join(cell["source"])
+            )
+            found += [(path.stem, title.replace("`", "")) for title in titles]
+    return found
+
+
+def test_every_box_tells_of_a_mistake_in_the_gallery():
+    names = {mutant.name for spec in SPECS.values() for mutant in spec.mutants}
+    known = {pitfall_links.anchor(name) for name in names}
+    other = yaml.safe_load(pitfall_links.OTHER_NAMES.read_text(encoding="utf-8"))
+    boxes = chapter_boxes()
+    assert len(boxes) > 50
+    lost = [(chapter, title) for chapter, title in boxes
+            if not {pitfall_links.anchor(name) for name in other.get(title, [title])} <= known]  # fmt: skip
+    assert lost == []
+    assert set(other) <= {title for _, title in boxes}  # no name of a box that is gone
+    assert [title for title, mistakes in other.items() if not mistakes] == [
+        "a point that sees itself"
+    ]
+
+
+def test_the_anchor_of_a_mistake_is_the_gallerys():
+    for spec in SPECS.values():
+        for mutant in spec.mutants:
+            assert pitfall_links.anchor(mutant.name) == generate._anchor(mutant.name)
+
+
+# ------------------------------------------------------------------------------------ glossary
+
+
+@pytest.mark.parametrize(
+    ("term", "place"),
+    [
+        ("缩放因子", "term-缩放因子"),
+        ("键值缓存（KV 缓存）", "term-键值缓存-KV-缓存"),
+        ("在线 softmax", "term-在线-softmax"),
+    ],
+)
+def test_the_anchor_of_a_chinese_term_is_the_term(term, place):
+    assert glossary_links.anchor(term) == place
+
+
+def test_a_term_is_found_in_the_plural_and_in_capitals():
+    known = {"mask": "term-mask", "logits": "term-logits"}
+    assert glossary_links.look_up("Masks", known) == "term-mask"
+    assert glossary_links.look_up("logits", known) == "term-logits"
+    assert glossary_links.look_up("masking", known) is None
+
+
+def test_no_two_terms_share_an_anchor():
+    text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    terms = [
+        line
+        for line in text.partition("```{glossary}")[2].splitlines()
+        if line and line[0] not in " `"
+    ]
+    places = [glossary_links.anchor(term) for term in terms]
+    twice = {place for place in places if places.count(place) > 1}
+    assert twice == set()
+    assert len(places) > 240
