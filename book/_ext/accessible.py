@@ -51,6 +51,8 @@ REPAIRS = [
     ("entries of the bibliography are items of a list", r' role="doc-biblioentry"',
      ' role="listitem"'),
     ("a module's parts are inside its item", r"</li>\s*<ul>((?:(?!</?ul>).)*)</ul>", r"<ul>\1</ul></li>"),
+    ("the tables of the indexes are columns of names", r'<table([^>]*class="indextable)',
+     r'<table role="presentation"\1'),
     ("an abstract in Chinese says so", r'(<div class="(?:zh admonition|admonition zh)")', r'\1 lang="zh-Hans"'),
 ]  # fmt: skip
 PARAMETERS = re.compile(r'<dl>(\s*<dd><em class="sig-param">.*?)</dl>', re.DOTALL)
