@@ -66,7 +66,7 @@ def gallery(specs: dict, paths: list[Path]) -> str:
     for chapter in sorted(by_chapter):
         title = link(files[chapter]) if chapter in files else f"Chapter {chapter}"
         rows = [f"- [{_title(m.name)}](#{_anchor(m.name)})" for _, m in by_chapter[chapter]]
-        page += [f"**{title}**", "\n".join(rows)]
+        page += [f"**{title}**", f":::{{dropdown}} {len(rows)} mistakes\n{chr(10).join(rows)}\n:::"]
     for chapter in sorted(by_chapter):
         page.append(f"## Chapter {chapter}")
         page += [_mutant(spec, mutant) for spec, mutant in by_chapter[chapter]]

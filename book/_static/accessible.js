@@ -16,3 +16,7 @@ if (colors) {
 // keys the reader would be sent back to the beginning of the page.
 for (const button of document.querySelectorAll(".theme-switch-button, .search-button, .primary-toggle, .secondary-toggle"))
   button.blur = () => button.matches(":focus-visible") || HTMLElement.prototype.blur.call(button);
+
+// A drawer gives way to the place that was chosen in it.
+for (const drawer of document.querySelectorAll("dialog[id$=sidebar-modal]"))
+  drawer.addEventListener("click", (event) => { if (event.target.closest('a[href^="#"]')) drawer.close(); });

@@ -113,9 +113,10 @@ def _answer(
     for row, name, shown in zip(rows, ("scores", "weights"), (scores, weights), strict=True):
         parts += row.draw(words=numbers(shown, 2 if name == "weights" else 1))
         parts.append(note(row.left - 8, row.middle + 5, name, at="end"))
-    for at in (q, k):
-        parts += arrow((at.center, at.bottom), (at.center, rows[0].top - 22))
     between, size = (q.center + k.center) / 2, query.shape[-1]
+    for at, side in ((q, -36), (k, 36)):  # they meet in the product
+        parts += arrow((at.center, at.bottom), (between + side, q.bottom + 22))
+    parts += arrow((between, q.bottom + 31), (between, rows[0].top - 22))
     parts.append(note(between, q.bottom + 26, f"q · k / √{size}", at="middle"))
     parts += arrow((rows[0].center, rows[0].bottom), (rows[0].center, rows[1].top))
     parts.append(note(rows[0].center + 8, rows[0].bottom + 28, "softmax"))

@@ -152,10 +152,10 @@ def _stacks() -> list[str]:
     """Frames around what is repeated, and around the inside of attention."""
     low = row(2) + TALL + 11
     lines = [
-        f'<rect class="stack dashed" x="{x}" y="{top}" width="186" height="{low - top}" rx="8"/>'
+        f'<rect class="stack inner" x="{x}" y="{top}" width="186" height="{low - top}" rx="8"/>'
         for x, top in ((4, row(5) - 10), (210, row(7) - 8))
     ]
-    return [*lines, '<rect class="stack dashed" x="4" y="26" width="186" height="192" rx="8"/>']
+    return [*lines, '<rect class="stack inner" x="4" y="26" width="186" height="192" rx="8"/>']
 
 
 def _arrows() -> list[str]:
