@@ -107,7 +107,7 @@ def node(chapter: Chapter, x: float, y: float, width: float, tall: float, lines:
         f'<a class="map-node" href="../chapters/{chapter.stem}.html" aria-label="{escape(label)}" '
         f'data-chapter="{chapter.number}" data-needs="{" ".join(map(str, chapter.needs))}">'
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{tall:g}" rx="8"/>'
-        f'<text class="map-number" x="{x + 19:g}" y="{y + tall / 2 + 6:g}">{sign}</text>'
+        f'<text class="map-number" x="{x + 19:g}" y="{y + tall / 2 + 6:g}">{sign} </text>'
         f"<text>{spans}</text></a>"
     )
 

@@ -65,6 +65,7 @@ TAG = re.compile(r"(<[^>]*>)")
 CHINESE = re.compile(
     r"[\u2e80-\u9fff\uf900-\ufaff\uff01-\uff5e]+(?:[ \w.,%+:\u2014-]{0,30}[\u2e80-\u9fff\uf900-\ufaff\uff01-\uff5e]+)*"
 )
+BOOK_SHEET = re.compile(r'(<link rel="stylesheet" href="([^"]*)_static/book\.css)')
 UNTOUCHED = ("script", "style", "title", "svg", "math", "textarea")
 
 
@@ -148,18 +149,19 @@ def without_scripts(app, exception):
     sheet = "".join(
         f"@media {query}{{\n{_theme_rules(css, theme)}\n}}\n"
         for theme, query in (
-            ("light", "not (prefers-color-scheme: dark)"),
-            ("dark", "(prefers-color-scheme: dark)"),
+            ("light", "not screen and (prefers-color-scheme: dark)"),  # paper is light
+            ("dark", "screen and (prefers-color-scheme: dark)"),
         )
     )
     (static / "no_scripts.css").write_text(sheet, encoding="utf-8")
     for path in _pages(app):
         text = path.read_text(encoding="utf-8")
-        base = re.search(r'href="([^"]*)_static/book\.css', text)
-        if base:
-            link = f'<link rel="stylesheet" href="{base[1]}_static/no_scripts.css" />'
-            text = text.replace("</head>", f"<noscript>{link}</noscript>\n  </head>", 1)
-            path.write_text(text, encoding="utf-8")
+        # Before the book's own sheet, whose later rules keep the last word.
+        text = BOOK_SHEET.sub(
+            r'<noscript><link rel="stylesheet" href="\2_static/no_scripts.css" /></noscript>\n    \1',
+            text,
+        )
+        path.write_text(text, encoding="utf-8")
 
 
 def _theme_rules(css, theme):
