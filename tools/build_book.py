@@ -14,7 +14,6 @@ import time
 from chapters import ROOT
 
 SITE = ROOT / "_build" / "html"
-FAVICON = "_static/favicon.svg"
 RUN_JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
@@ -25,7 +24,7 @@ def write_front_door() -> None:
     head = "\n".join(re.findall(kept, first, re.DOTALL))
     (SITE / "index.html").write_text(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}\n'
-        f'<link rel="icon" href="{FAVICON}">\n'  # else a browser asks the host for one, in vain
+        '<link rel="icon" href="data:,">\n'  # else a browser asks the host for one, in vain, or stops half way
         '<meta http-equiv="refresh" content="0; url=book/index.html">\n</head>\n'
         '<body><p><a href="book/index.html">The Tested Transformer</a></p></body>\n</html>\n',
         encoding="utf-8",

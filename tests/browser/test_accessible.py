@@ -303,6 +303,17 @@ def test_sidebars_on_a_phone_by_keyboard(visit, name, dialog):
     page.wait_for_function(FOCUSED, arg=f".{dialog}-toggle", timeout=5000)
 
 
+def test_the_drawer_gives_way_to_the_place_chosen_in_it(visit):
+    page = visit(CHAPTER, PHONE)
+    page.get_by_role("button", name="Contents of this page").click()
+    drawer = "#pst-secondary-sidebar-modal"
+    page.locator(drawer).get_by_role("link", name="What goes wrong").click()
+    page.wait_for_selector(drawer, state="hidden")
+    assert page.evaluate("location.hash") == "#what-goes-wrong"
+    top = page.locator("#what-goes-wrong h2").first.evaluate("e => e.getBoundingClientRect().top")
+    assert 0 <= top < PHONE["height"] / 2
+
+
 def test_folds_by_keyboard(visit):
     page = visit(CHAPTER)
     for fold in page.locator("article details").all():

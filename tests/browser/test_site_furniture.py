@@ -35,7 +35,7 @@ def test_the_front_door_says_what_the_book_is():
     assert '<html lang="en">' in page
     assert "&#8212; The Tested Transformer</title>" in page
     assert '<meta name="description" content="A book about attention' in page
-    assert (site.SITE / re.search('rel="icon" href="([^"]+)"', page)[1]).is_file()
+    assert '<link rel="icon" href="data:,">' in page  # nothing to ask for
 
 
 @pytest.mark.parametrize("scheme", site.SCHEMES)

@@ -85,13 +85,13 @@ class Box:
         side = 8 + 7 * len(self.file)
         return [
             f'<g class="{self.kind}">',
-            f'<a href="{self.chapter_link}" aria-label="{self.title}, chapter {self.chapter}">',
+            f'<a href="{self.chapter_link}" aria-label="{self.title}, ch. {self.chapter}">',
             f'<rect class="box{outside}" x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="5"/>',
             f'<rect class="mark" x="{x}" y="{y}" width="5" height="{TALL}" rx="2"/>'
             * (not outside),
-            note(x + 13, y + 18, self.title, kind=""),
+            note(x + 13, y + 18, self.title, kind="") + " ",
             note(x + 13, y + 36, f"ch. {self.chapter}") + "</a>",
-            f'<a class="source" href="{self.source_link}" aria-label="source of {name}">',
+            f'<a class="source" href="{self.source_link}" aria-label="{self.file}, source of {name}">',
             f'<rect class="hit" x="{x + BOX - side}" y="{y + 22}" width="{side}" height="22"/>',
             note(x + BOX - 8, y + 36, self.file, at="end") + "</a></g>",
         ]
