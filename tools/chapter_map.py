@@ -98,8 +98,8 @@ def node(chapter: Chapter, x: float, y: float, width: float, tall: float, lines:
     """A box that leads to a chapter."""
     label = f"{chapter.name}, needs {needed(chapter)}"
     rows = [y + tall / 2 + 5 + 17 * (k - (len(lines) - 1) / 2) for k in range(len(lines))]
-    spans = "".join(
-        f'<tspan x="{x + 38:g}" y="{row:g}">{escape(line)} </tspan>'
+    spans = " ".join(  # a space between them, so that a voice parts the words
+        f'<tspan x="{x + 38:g}" y="{row:g}">{escape(line)}</tspan>'
         for row, line in zip(rows, lines, strict=True)
     )
     sign = chapter.number or "→"
@@ -107,7 +107,7 @@ def node(chapter: Chapter, x: float, y: float, width: float, tall: float, lines:
         f'<a class="map-node" href="../chapters/{chapter.stem}.html" aria-label="{escape(label)}" '
         f'data-chapter="{chapter.number}" data-needs="{" ".join(map(str, chapter.needs))}">'
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{tall:g}" rx="8"/>'
-        f'<text class="map-number" x="{x + 19:g}" y="{y + tall / 2 + 6:g}">{sign} </text>'
+        f'<text class="map-number" x="{x + 19:g}" y="{y + tall / 2 + 6:g}">{sign}</text> '
         f"<text>{spans}</text></a>"
     )
 
