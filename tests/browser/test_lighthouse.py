@@ -40,6 +40,7 @@ def test_lighthouse(chromium, address, name):
         f"{address}/{name}",
         f"--only-categories={','.join(CATEGORIES)}",
         "--throttling-method=provided",  # the speed of this machine: none of the three asks for another
+        "--disable-full-page-screenshot",
         chromium=chromium,
     )
     assert "runtimeError" not in report
