@@ -186,7 +186,7 @@ def test_the_chapter_shows_this_figure(figure, name):
         for output in cell.get("outputs", [])
         if "text/html" in output.get("data", {})
     ]
-    assert stored == [figure.html]
+    assert [html for html in stored if "<script" in html] == [figure.html]
 
 
 @pytest.mark.parametrize("noise", [1e-11, -1e-11])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import attention
 from ..cache import KeyValueCache
@@ -385,11 +385,10 @@ def norm_first(wiring: str) -> bool:
     (True, False)
     """
     called = []
-
-    def watched(name: str) -> Callable[[Tensor], Tensor]:
-        return lambda x: called.append(name) or x
-
-    Residual(watched("norm"), wiring=wiring)(torch.zeros(1, 1), watched("sublayer"))
+    norm, sublayer = nn.Identity(), nn.Identity()
+    norm.register_forward_hook(lambda *_: called.append("norm"))
+    sublayer.register_forward_hook(lambda *_: called.append("sublayer"))
+    Residual(norm, wiring=wiring)(torch.zeros(1, 1), sublayer)
     return called[0] == "norm"
 
 
