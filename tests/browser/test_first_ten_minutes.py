@@ -11,7 +11,7 @@ from tested_transformer.trained import first_numbers, load_first_model
 
 NAME = "chapters/00_first_ten_minutes.html"
 SOME = (1, 17, 42, 302, 999)
-browser, address = site.browser, site.address
+browser, address, page = site.browser, site.address, site.page
 
 pytestmark = pytest.mark.skipif(
     not (site.SITE / NAME).exists(), reason="the site is not built: run make book"
@@ -25,16 +25,8 @@ def looks():
 
 @pytest.fixture
 def visit(browser, address):
-    visit = site.Visit(browser, address, NAME)
-    yield visit
-    assert visit.errors == []
-    assert visit.elsewhere == []
-    visit.page.close()
-
-
-@pytest.fixture
-def page(visit):
-    return visit.page
+    with site.Visit(browser, address, NAME) as visit:
+        yield visit
 
 
 def words(page, side: str) -> list[str]:

@@ -7,7 +7,7 @@ import interactive_figures as figures
 from tested_transformer.plotting.style import contrast
 
 NAMES = list(figures.FIGURES)
-browser, address = site.browser, site.address
+browser, address, page = site.browser, site.address, site.page
 
 pytestmark = pytest.mark.skipif(
     any(not (site.SITE / f"chapters/{name}.html").exists() for name in NAMES),
@@ -23,16 +23,8 @@ def made():
 @pytest.fixture
 def visit(browser, address, request):
     """The page of a figure: the test's own, or that of each figure in turn."""
-    visit = site.Visit(browser, address, f"chapters/{request.param}.html")
-    yield visit
-    assert visit.errors == []
-    assert visit.elsewhere == []
-    visit.page.close()
-
-
-@pytest.fixture
-def page(visit):
-    return visit.page
+    with site.Visit(browser, address, f"chapters/{request.param}.html") as visit:
+        yield visit
 
 
 each = pytest.mark.parametrize(("visit", "name"), [(n, n) for n in NAMES], indirect=["visit"])

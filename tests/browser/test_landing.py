@@ -7,7 +7,7 @@ import chapter_map
 import front_picture
 
 NAME = "book/index.html"
-browser, address = site.browser, site.address
+browser, address, page = site.browser, site.address, site.page
 
 pytestmark = pytest.mark.skipif(
     not (site.SITE / NAME).exists(), reason="the site is not built: run make book"
@@ -21,17 +21,9 @@ def look():
 
 @pytest.fixture
 def visit(browser, address):
-    visit = site.Visit(browser, address, NAME)
-    visit.page.set_viewport_size({"width": 1440, "height": 900})
-    yield visit
-    assert visit.errors == []
-    assert visit.elsewhere == []
-    visit.page.close()
-
-
-@pytest.fixture
-def page(visit):
-    return visit.page
+    with site.Visit(browser, address, NAME) as visit:
+        visit.page.set_viewport_size({"width": 1440, "height": 900})
+        yield visit
 
 
 def word(page, row: str, place: int):

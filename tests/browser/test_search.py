@@ -61,11 +61,8 @@ def base(request, address):  # noqa: F811
 @pytest.fixture
 def visit(browser, base):  # noqa: F811
     """The search page, without a question."""
-    opened = site.Visit(browser, base, "search.html")
-    yield opened
-    assert opened.errors == []
-    assert opened.elsewhere == []
-    opened.page.close()
+    with site.Visit(browser, base, "search.html") as opened:
+        yield opened
 
 
 def ask(page, query: str, answer: str = r"\S") -> list[str]:

@@ -64,7 +64,10 @@ NOTHING_WAITS = """async () => {
 
 
 class Visit:
-    """One page, opened, with everything that went wrong on the way."""
+    """One page, opened, with everything that went wrong on the way.
+
+    As a context it closes the page, and by then nothing may have gone wrong.
+    """
 
     def __init__(self, browser, base: str, name: str):
         url = f"{base}/{name}"
@@ -81,6 +84,15 @@ class Visit:
             self.page.wait_for_url("**/book/index.html", wait_until="load")
         self.page.evaluate(NOTHING_WAITS)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.page.close()
+        if kind is None:
+            assert self.elsewhere == []
+            assert self.errors == []
+
     def _request(self, request):
         parts = urlsplit(request.url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != self.home:
@@ -93,6 +105,12 @@ class Visit:
     def _console(self, message):
         if message.type == "error":
             self.errors.append(f"console: {message.text}")
+
+
+@pytest.fixture
+def page(visit):
+    """The page of the module's own fixture `visit`."""
+    return visit.page
 
 
 def wrong_with(page) -> list[str]:
@@ -142,26 +160,16 @@ def too_wide(page) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_served(browser, address, name):
-    visit = Visit(browser, address, name)
-    try:
-        assert visit.elsewhere == []
+    with Visit(browser, address, name) as visit:
         assert wrong_with(visit.page) == []
         assert too_wide(visit.page) == []
-        assert visit.errors == []
-    finally:
-        visit.page.close()
 
 
 # A host shows the 404 page in place of any other, so its links begin at the host, and from disk nothing asks for it.
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "404.html"])
 def test_page_from_disk(browser, name):
-    visit = Visit(browser, SITE.as_uri(), name)
-    try:
-        assert visit.elsewhere == []
+    with Visit(browser, SITE.as_uri(), name) as visit:
         assert wrong_with(visit.page) == []
-        assert visit.errors == []
-    finally:
-        visit.page.close()
 
 
 @pytest.mark.parametrize("name", [n for n in PAGES if "<math" in (SITE / n).read_text("utf-8")])
@@ -243,9 +251,8 @@ def test_without_scripts(browser, address, name):
 
 
 def test_search_from_disk(browser):
-    visit = Visit(browser, SITE.as_uri(), "search.html?q=attention")
-    visit.page.wait_for_selector("#search-results li a")
-    assert visit.errors == []
+    with Visit(browser, SITE.as_uri(), "search.html?q=attention") as visit:
+        visit.page.wait_for_selector("#search-results li a")
 
 
 class Links(HTMLParser):
