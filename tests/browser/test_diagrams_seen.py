@@ -17,6 +17,10 @@ pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run ma
 
 # Of each diagram: its width, its smallest letters as seen, what leaves it, and its colors.
 LOOK = """() => [...document.querySelectorAll('svg.tt-diagram')].map(svg => {
+    const ground = element => {
+        while (element && getComputedStyle(element).backgroundColor === 'rgba(0, 0, 0, 0)') element = element.parentElement;
+        return element && getComputedStyle(element).backgroundColor;
+    };
     const box = svg.viewBox.baseVal, seen = svg.getBoundingClientRect(), scale = seen.width / box.width;
     const texts = [...svg.querySelectorAll('text')];
     const color = (kind, of) => {
@@ -31,6 +35,7 @@ LOOK = """() => [...document.querySelectorAll('svg.tt-diagram')].map(svg => {
             return at.x < 0 || at.y < 0 || at.x + at.width > box.width || at.y + at.height > box.height;
         }).map(text => text.textContent),
         plain: color('text:not(.word):not(a *)', 'fill'), page: getComputedStyle(document.body).color,
+        ground: ground(svg), paper: ground(document.body),
         marks: Object.fromEntries(['query', 'key', 'value', 'output'].map(
             kind => [kind, color(`.word.${kind}`, 'fill') || color(`.edge.${kind}`, 'stroke')])),
     };
@@ -77,6 +82,7 @@ def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path, scheme):
         assert diagram["letters"] >= 9.9
         assert diagram["outside"] == []
         assert diagram["plain"] == diagram["page"]
+        assert diagram["ground"] == diagram["paper"]
         marks = {kind: color for kind, color in diagram["marks"].items() if color}
         assert marks.items() <= {k: as_css(c) for k, c in COLORS[scheme].items()}.items()
     uncolored = {"04_masks", "09_transformer"}  # nothing there is a query, a key or a value
@@ -92,6 +98,7 @@ def test_diagrams_are_there_without_scripts(chrome, path, scheme):
     for diagram in seen:
         assert diagram["width"] == 480
         assert diagram["plain"] == diagram["page"]
+        assert diagram["ground"] == diagram["paper"]
         assert diagram["marks"]["query"] in (None, as_css(COLORS[scheme]["query"]))
 
 

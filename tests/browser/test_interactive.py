@@ -332,10 +332,11 @@ def test_everything_is_readable_in_both_themes(page, made, name):
         assert faint(page) == []
 
 
+@pytest.mark.parametrize("scheme", site.SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
-def test_without_scripts_the_still_figure_stands(browser, address, made, name):
-    plain, figure = browser.browser.new_context(java_script_enabled=False), made[name]
-    page = plain.new_page()
+def test_without_scripts_the_still_figure_stands(browser, address, made, name, scheme):
+    plain = browser.browser.new_context(java_script_enabled=False, color_scheme=scheme)
+    page, figure = plain.new_page(), made[name]
     page.goto(f"{address}/chapters/{name}.html")
     page.evaluate(site.NOTHING_WAITS)
     assert page.locator(".tt-drawing").is_visible()
@@ -345,6 +346,7 @@ def test_without_scripts_the_still_figure_stands(browser, address, made, name):
     assert wrong(page, figure, *figure.start) == []
     page.locator(".tt-look summary").click()
     assert page.locator(".tt-scroll table").is_visible()
+    assert faint(page) == []
     page.set_content(figure.html)  # and without the style of the book
     assert page.locator(".tt-drawing").is_visible()
     assert page.locator(".tt-controls").is_hidden()

@@ -32,10 +32,8 @@ svg.tt-diagram {{ display: block; width: 100%; max-width: 480px; height: auto; m
   {_colors(LIGHT)} }}
 html[data-theme=dark] svg.tt-diagram, body[data-jp-theme-light=false] svg.tt-diagram {{
   {_colors(DARK)} }}
-@media (prefers-color-scheme: dark) {{
+@media screen and (prefers-color-scheme: dark) {{
   html:not([data-theme=light], [data-theme=dark]) .bd-content svg.tt-diagram {{ {_colors(DARK)} }} }}
-html[data-theme=dark] .bd-content div.cell_output .text_html.text_html:has(svg.tt-diagram) {{
-  background: none; padding: 0; }}
 .tt-diagram text {{ fill: currentColor; font-size: {LARGE}px; }}
 .tt-diagram .small {{ font-size: {SMALL}px; }}
 .tt-diagram .strong {{ font-weight: 600; }}

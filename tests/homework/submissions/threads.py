@@ -4,7 +4,7 @@ import threading
 
 
 def right(num_queries, num_keys, window):
-    counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
+    counts = (i + num_keys - num_queries + 1 for i in range(num_queries))  # takes time, but no memory
     return sum(min(max(count, 0), window) for count in counts)
 
 
