@@ -154,6 +154,17 @@ def test_tags_are_known(path):
     assert [(n, tag) for n, tag in tags if tag not in KNOWN_TAGS] == []
 
 
+@each_chapter
+def test_jupyterlab_folds_what_the_site_folds(path):
+    """A solution that stands open under its exercise is read."""
+    for place, cell in code_cells(path):
+        tags, closed = set(cell.metadata.get("tags", [])), cell.metadata.get("jupyter", {})
+        assert closed.get("source_hidden", False) == bool(tags & {"hide-cell", "hide-input"}), place
+        assert closed.get("outputs_hidden", False) == bool(tags & {"hide-cell", "hide-output"}), (
+            place
+        )
+
+
 def ignored(path: Path) -> list[tuple[int, nbformat.NotebookNode]]:
     """Code cells whose output nbval does not compare, by tag or by comment."""
     return [

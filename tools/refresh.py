@@ -64,6 +64,20 @@ def prepare(notebook: nbformat.NotebookNode) -> None:
             cell.metadata.pop(key, None)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+            fold(cell)
+
+
+def fold(cell: nbformat.NotebookNode) -> None:
+    """Close in JupyterLab what the site folds by a tag: it does not know the tags."""
+    tags = cell.metadata.get("tags", [])
+    closed = {
+        key: True
+        for key, part in {"source_hidden": "input", "outputs_hidden": "output"}.items()
+        if {"hide-cell", f"hide-{part}"}.intersection(tags)
+    }
+    cell.metadata.pop("jupyter", None)
+    if closed:
+        cell.metadata["jupyter"] = closed
 
 
 def refuse_bad_outputs(cell: nbformat.NotebookNode, place: int) -> None:
