@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import yaml
 
-from chapters import ROOT, number, read
+from chapters import ROOT, heading, number
 
 NODE, TALL, AIR, GAP = 168, 48, 14, 36  # a chapter's box in the wide map, and the space around it
 LANE = 10  # height that a line takes where it passes between boxes
@@ -54,8 +54,7 @@ def chapters() -> list[Chapter]:
             unknown = set(needs) - {chapter.number for chapter in found}
             if unknown:
                 raise ValueError(f"chapter {mine} needs {sorted(unknown)}, not before it")
-            heading = read(path).cells[0].source.partition("\n")[0].removeprefix("# ")
-            title = heading.removeprefix(f"{mine}. ")
+            title = heading(path).removeprefix(f"{mine}. ")
             words = tuple(need for need in wanted[mine] if isinstance(need, str))
             found.append(Chapter(mine, title, path.stem, part["caption"], needs, words))
     return found

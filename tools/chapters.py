@@ -18,6 +18,11 @@ def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
+def heading(path: Path) -> str:
+    """Return the title of a chapter as its page has it, with the number if it has one."""
+    return read(path).cells[0].source.partition("\n")[0].removeprefix("# ")
+
+
 def number(path: Path) -> int:
     """Return the chapter's number, which its file name begins with."""
     found = re.match(r"\d+", path.name)

@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 import chapter_map
-from chapters import ROOT, chapter_paths, number, read
+from chapters import ROOT, chapter_paths, heading, number, read
 
 PACKAGE = "tested_transformer"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
@@ -68,7 +68,7 @@ def gallery(specs: dict, paths: list[Path]) -> str:
         rows = [f"- [{_title(m.name)}](#{_anchor(m.name)})" for _, m in by_chapter[chapter]]
         page += [f"**{title}**", f":::{{dropdown}} {len(rows)} mistakes\n{chr(10).join(rows)}\n:::"]
     for chapter in sorted(by_chapter):
-        page.append(f"## Chapter {chapter}")
+        page.append(f"## {heading(files[chapter]) if chapter in files else f'Chapter {chapter}'}")
         page += [_mutant(spec, mutant) for spec, mutant in by_chapter[chapter]]
     return "\n\n".join(page) + "\n"
 
@@ -137,7 +137,7 @@ def interview(paths: list[Path]) -> str:
         labels = _labels(cells)
         tagged = [cell.source for cell in cells if "interview" in cell.metadata.get("tags", [])]
         if tagged:
-            page.append(f"## Chapter {number(path)}\n\nFrom {link(path)}.")
+            page.append(f"## {heading(path)}\n\nFrom {link(path)}.")
             page += [_moved(source, path, labels) for source in tagged]
     return "\n\n".join(page) + "\n"
 
