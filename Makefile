@@ -51,6 +51,7 @@ test-fast: $(VENV)/dev.stamp
 
 lab: $(VENV)/book.stamp
 	@mkdir -p chapters/my_transformer  # here check() keeps what a reader wrote, see book/how_to_use.md
+	@$(BIN)/python tools/trust.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m jupyterlab chapters  # small products, and as the tests run them
 
 serve:

@@ -14,11 +14,13 @@ import pytest
 import test_site as site
 
 browser = site.browser
-CHAPTERS = Path(__file__).resolve().parents[2] / "chapters"
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS, TRUST = ROOT / "chapters", ROOT / "tools" / "trust.py"
 NAME = "03_scaling.ipynb"
 # All cells at once, whether they are on the screen or not; and no news from elsewhere.
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/themes": {"theme": "JupyterLab Dark"},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 
@@ -40,10 +42,12 @@ def lab(tmp_path_factory):
         "--IdentityProvider.token=", f"--LabApp.user_settings_dir={folder / 'settings'}",
         f"--LabApp.workspaces_dir={folder / 'workspaces'}",
     ]  # fmt: skip
-    alone = {f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "RUNTIME")}
+    kinds = ("CONFIG", "DATA", "RUNTIME")
+    own = os.environ | {f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in kinds}
+    subprocess.run([sys.executable, TRUST, folder / NAME], env=own, check=True)
     log = (folder / "log").open("wb")
     command = [sys.executable, "-m", "jupyterlab", str(folder), *options]
-    server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | alone)
+    server = subprocess.Popen(command, stdout=log, stderr=log, env=own)
     try:
         wait_for(f"{address}/api", server, folder / "log")
         yield address
@@ -96,3 +100,17 @@ def test_no_solution_stands_open(page):
     sources = page.locator(".jp-Notebook .jp-CodeCell .jp-InputArea .cm-content").all_inner_texts()
     assert len(sources) > 20
     assert [name for name in solutions if any(f"def {name}(" in text for text in sources)] == []
+
+
+def test_the_figure_with_settings_is_drawn_and_answers(page):
+    """Without a cell having been run: that needs trust, which `make lab` gives."""
+    look = page.locator(".tt-look")
+    assert look.locator(".tt-drawing").is_visible()
+    ink = look.evaluate("look => getComputedStyle(look).color")
+    assert min(map(int, re.findall(r"\d+", ink)[:3])) > 150  # light letters on the dark page
+    before = look.locator(".tt-words").inner_text()
+    look.locator("[type=range]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "before => document.querySelector('.tt-look .tt-words').innerText !== before", arg=before
+    )
