@@ -147,6 +147,15 @@ def test_a_term_is_found_in_the_plural_and_in_capitals():
     assert glossary_links.look_up("masking", known) is None
 
 
+def test_terms_are_in_the_order_of_the_alphabet():
+    """Word by word: key/value cache comes after key, and before kernel."""
+    text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    entries = text.partition("```{glossary}\n")[2].split("\n\n")
+    words = [re.findall(r"\w+", entry.partition("\n")[0].casefold()) for entry in entries]
+    assert len(words) > 100
+    assert words == sorted(words)
+
+
 def test_no_two_terms_share_an_anchor():
     text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
     terms = [
@@ -158,3 +167,27 @@ def test_no_two_terms_share_an_anchor():
     twice = {place for place in places if places.count(place) > 1}
     assert twice == set()
     assert len(places) > 240
+
+
+HUB = "https://github.com"
+
+
+@pytest.mark.parametrize(
+    ("seen", "shown"),
+    [
+        ("made for this book", "Not in public: it was made for this book."),
+        ("source notes, 001:644", "source notes, 001:644."),
+        (
+            "rasbt/LLMs-from-scratch issues 697 and 1013, a/b.c pull request 8",
+            f"rasbt/LLMs-from-scratch issues [697]({HUB}/rasbt/LLMs-from-scratch/issues/697) and "
+            f"[1013]({HUB}/rasbt/LLMs-from-scratch/issues/1013), "
+            f"a/b.c pull request [8]({HUB}/a/b.c/issues/8).",
+        ),
+        ("pytorch PRs 1, 2", f"pytorch PRs [1]({HUB}/pytorch/pytorch/issues/1), "
+         f"[2]({HUB}/pytorch/pytorch/issues/2)."),
+        ("BERT-pytorch issue 78", "BERT-pytorch issue 78."),  # whose? not guessed
+        ("NTM-tensorflow issue 2", "NTM-tensorflow issue 2."),
+    ],
+)  # fmt: skip
+def test_where_a_mistake_was_seen_is_a_link(seen, shown):
+    assert generate._seen(seen) == shown

@@ -29,6 +29,16 @@ PACKAGE = "tested_transformer"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
 LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
+MADE_HERE = "made for this book"  # what a mutant says that was seen nowhere
+PROJECTS = {  # as they are called for short
+    "pytorch": "pytorch/pytorch", "tensorflow": "tensorflow/tensorflow", "d2l": "d2l-ai/d2l-en",
+    "x-transformers": "lucidrains/x-transformers", "flashinfer": "flashinfer-ai/flashinfer",
+    "ultralytics": "ultralytics/ultralytics", "objax": "google/objax",
+}  # fmt: skip
+ISSUES = re.compile(
+    rf"(?<![\w/-])(?P<project>[\w.-]+/[\w.-]+|{'|'.join(PROJECTS)}) (?P<kind>issues?|pull requests?|PRs)"
+    r" (?P<numbers>\d+(?:(?:, | and )\d+)*)"
+)
 OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a directive
 
 
@@ -52,7 +62,7 @@ def gallery(specs: dict, paths: list[Path]) -> str:
         raise ValueError(f"two mutants share a name, and so an anchor: {', '.join(twice)}")
     files = {number(path): path for path in paths}
     every = [mutant for pairs in by_chapter.values() for _, mutant in pairs]
-    made = sum(mutant.seen == "made for this book" for mutant in every)
+    made = sum(mutant.seen == MADE_HERE for mutant in every)
     running = sum(mutant.candidate is not None for mutant in every)
     page = [
         "# The pitfall gallery",
@@ -78,7 +88,7 @@ def _mutant(spec, mutant) -> str:
         f"({_anchor(mutant.name)})=\n### {_title(mutant.name)}",
         f"**Symptom.** {_sentence(mutant.symptom)}",
         f"**Cause.** {_sentence(mutant.cause)}",
-        f"**Seen.** {_sentence(mutant.seen)}",
+        f"**Seen.** {_seen(mutant.seen)}",
         f"**Caught by.** {_caught(spec, mutant)}",
     ]
     source = _source(mutant.candidate)
@@ -95,6 +105,21 @@ def _caught(spec, mutant) -> str:
     if re.fullmatch(r"\w+(Error|Exception)", mutant.rejected_by):
         return f"`{mutant.rejected_by}`, which it raises when the judge of `{spec.name}` calls it."
     return _sentence(mutant.rejected_by)
+
+
+def _seen(places: str) -> str:
+    """Where a mistake was seen, with links to the issues."""
+    if places == MADE_HERE:
+        return "Not in public: it was made for this book."
+    return _sentence(ISSUES.sub(_linked, places))
+
+
+def _linked(found: re.Match) -> str:
+    """The numbers of issues as links; GitHub leads on from an issue to a pull request."""
+    repository = PROJECTS.get(found["project"], found["project"])
+    address = f"https://github.com/{repository}/issues/"
+    numbers = re.sub(r"\d+", rf"[\g<0>]({address}\g<0>)", found["numbers"])
+    return f"{found['project']} {found['kind']} {numbers}"
 
 
 def _source(candidate) -> str:

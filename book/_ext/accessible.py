@@ -45,6 +45,9 @@ REPAIRS = [
      '<dialog id="pst-primary-sidebar-modal" aria-label="Contents of the book"'),
     ("what opens over the page has a name: the page", '<dialog id="pst-secondary-sidebar-modal"',
      '<dialog id="pst-secondary-sidebar-modal" aria-label="Contents of this page"'),
+    ("the download says what it is", r'(<span class="btn__text-container">)\.ipynb(</span>)', r"\1Notebook (.ipynb)\2"),
+    ("the source of a page says what it is", r'(<span class="btn__text-container">)\.md(</span>)', r"\1Text (.md)\2"),
+    ("printing is called printing", r'(<span class="btn__text-container">)\.pdf(</span>)', r"\1Print, or save as PDF\2"),
     # It stands at the foot of the window, and so at the end of the tab order.
     ("the way back to the top comes last",
      r'(<button[^>]*id="pst-back-to-top".*?</button>)(.*?)(</main>)', r"\2\1\3"),

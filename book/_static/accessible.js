@@ -4,6 +4,15 @@ const fits = new ResizeObserver((changes) => {
 });
 for (const formula of document.querySelectorAll(".formula")) fits.observe(formula);
 
+// What goes on to the right, unseen, has a shadow at that edge.
+const wide = document.querySelectorAll(".bd-article :is(pre, .pst-scrollable-table-container, .formula, .tt-scroll)");
+const mark = (place) => place.classList.toggle("goes-on", place.scrollWidth - place.clientWidth - place.scrollLeft > 2);
+const widths = new ResizeObserver((changes) => { for (const { target } of changes) mark(target); });
+for (const place of wide) {
+  widths.observe(place);
+  place.addEventListener("scroll", () => mark(place), { passive: true });
+}
+
 // The button that changes the colors says which are chosen.
 const colors = document.querySelector(".theme-switch-button");
 if (colors) {

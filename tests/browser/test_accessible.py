@@ -397,3 +397,16 @@ def test_letters(visit, name, how):
     page.add_style_tag(content=LETTERS[how])
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+
+
+def test_what_goes_on_to_the_right_says_so(visit):
+    """A number that is cut at the edge of a phone reads as another number."""
+    page = visit(CHAPTER, PHONE)
+    assert page.locator(".bd-article pre.goes-on").count() > 20
+    wide = page.locator(".bd-article .cell_output pre.goes-on").first.element_handle()
+    assert "inset" in wide.evaluate("pre => getComputedStyle(pre).boxShadow")
+    wide.evaluate("pre => pre.scrollTo(pre.scrollWidth, 0)")
+    page.wait_for_function("pre => !pre.classList.contains('goes-on')", arg=wide, timeout=5000)
+    narrow = page.evaluate("""() => [...document.querySelectorAll('.bd-article pre')].filter(
+        pre => pre.scrollWidth <= pre.clientWidth && pre.matches('.goes-on')).length""")
+    assert narrow == 0
