@@ -436,7 +436,7 @@ def test_cache_steps_are_those_of_a_cache():
         place = said.index(f"step {step}: “{' '.join(words)}”")
         lines = said[place + 4 : place + 7]
         assert lines == [
-            f"projected: {len(words)}", f"kept: {seen}", f"scores {len(words)} × {kept.length}",
+            f"projected: {len(words)}", f"from the cache: {seen}", f"scores {len(words)} × {kept.length}",
         ]  # fmt: skip
         assert f"room for {kept.capacity}, scores" in told.split(f"Step {step}")[1]
         seen += len(words)

@@ -161,8 +161,8 @@ def shapes_taken(attend: Attend) -> str:
             attend(query, key, key, mask=mask)
         except (RuntimeError, ValueError, IndexError, AssertionError):
             continue
-        taken.append(name)
-    return ", ".join(taken)
+        taken.append(name.replace(" ", "\N{NO-BREAK SPACE}"))  # a shape stays on one line
+    return "; ".join(taken)
 
 
 QUESTIONS: dict[str, Callable[[Attend], str]] = {

@@ -208,7 +208,7 @@ def test_sampling_by_keyboard(page, made):
     page.keyboard.press("Tab")
     page.keyboard.press("Home")
     assert wrong(page, figure, 3, 7, 0) == []
-    assert page.locator(".tt-words").inner_text().startswith("1 of 34 words stay.")
+    assert page.locator(".tt-words").inner_text().startswith("Words that stay: 1 of 34.")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Home")

@@ -446,15 +446,15 @@ def cache_steps(chunks: Sequence[Sequence[str]], *, capacity: int) -> Diagram:
         parts.append(note(4, y + 14, f"step {step}: “{' '.join(words)}”", kind="strong"))
         parts += _kept(y + 24, before, cache.length, cache.capacity)
         parts += notes(
-            284, y + 38, f"projected: {cache.length - before}", f"kept: {before}", scores
+            284, y + 38, f"projected: {cache.length - before}", f"from the cache: {before}", scores
         )
         told.append(
-            f"Step {step} reads {' '.join(words)}: {cache.length - before} new, {before} kept, room "
+            f"Step {step} reads {' '.join(words)}: {cache.length - before} new, {before} from the cache, room "
             f"for {cache.capacity}, {scores.replace('×', 'by')}."
         )
         y += 118
     lead = "For each step a row of queries, of keys and of values. Strong: computed in this step, "
-    lead += "pale: kept, dashed: room. "
+    lead += "pale: from the cache, dashed: reserved. "
     return Diagram("The key/value cache, step by step", lead + " ".join(told), y - 8, parts)
 
 

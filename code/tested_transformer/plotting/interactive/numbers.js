@@ -90,7 +90,7 @@
     });
     const all = () => look.said.map((_, i) => sentence(look, i, 1)).join("; ");
     find("words").innerHTML = chosen !== null ? `${sentence(look, chosen)}.` :
-      `<span class="tt-unseen">${all()}.</span><span aria-hidden="true">Point at an English word: what did it look at?</span>`;
+      `<span class="tt-unseen">${all()}.</span><span aria-hidden="true">Choose an English word: what did it look at?</span>`;
   }
 
   function draw(number) {

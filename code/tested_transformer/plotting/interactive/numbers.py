@@ -242,7 +242,7 @@ def controls(start: int, last: int, examples: Sequence[int]) -> str:
             '<p class="tt-problem" role="alert"></p>',
             '<div class="tt-examples" role="group" aria-label="Examples">',
             *buttons,
-            '<button type="button" value="0">any</button></div></div>',
+            '<button type="button" value="0">random</button></div></div>',
         ]
     )
 

@@ -81,8 +81,8 @@ def sampling_sliders(
         size=(360, TOP + PITCH * (shown + 1) + 2),
         draw=lambda slots: bars(slots, [*names, rest]),
         words=lambda slots: (
-            f"{slots.text('stay', 'span')} of {len(words)} words stay. They had "
-            f"{slots.text('had', 'span')} of the probability; now they share all of it, and "
+            f"Words that stay: {slots.text('stay', 'span')} of {len(words)}. Their share of the "
+            f"probability was {slots.text('had', 'span')}; now it is all, and "
             f"“{escape(names[0])}” has {slots.text('top', 'span')}."
         ),
         table=lambda slots: rows(slots, [*names, rest]),
