@@ -442,7 +442,7 @@ def test_what_passes_is_kept_and_loaded_again(notebook, capsys):
     assert text.endswith("    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)\n")
     assert "check(" not in text
     mine = load_parts()
-    assert mine.summary == "1 of 14 parts are yours"
+    assert mine.summary == "1 of 14 parts is yours"
     assert "splitting heads       ch05.split_heads     yours" in repr(mine)
 
 
@@ -672,7 +672,7 @@ def test_in_a_real_notebook(tmp_path):
     for cell in (2, 4):
         assert "Kept in my_transformer/ch05.split_heads.py.\n" in outputs[cell]
         assert "✓ ch05.split_heads: right." in outputs[cell]
-    assert outputs[5] == "1 of 14 parts are yours\n"
+    assert outputs[5] == "1 of 14 parts is yours\n"
     text = (tmp_path / "my_transformer" / "ch05.split_heads.py").read_text(encoding="utf-8")
     assert "class Turned" in text
     assert "def helper" in text
@@ -709,7 +709,7 @@ def test_an_edited_part_that_no_longer_passes_is_named_and_replaced(folder):
     path = folder / "ch05.split_heads.py"
     path.write_text(path.read_text().replace(".transpose(1, 2)", ""), encoding="utf-8")
     mine = load_parts(folder)
-    assert mine.summary == "1 of 14 parts are yours"
+    assert mine.summary == "1 of 14 parts is yours"
     assert mine.lost["ch05.split_heads"].startswith("no longer passes: the right shape and dtype. ")
     assert "\nch05.split_heads: no longer passes: " in repr(mine)
     plain, own = pair(mine)
@@ -718,7 +718,8 @@ def test_an_edited_part_that_no_longer_passes_is_named_and_replaced(folder):
 
 
 BROKEN = {
-    "cut short": (b"def split(x, num_heads):\n    return x.unflatten(-1, (num_", "SyntaxError"),
+    "cut short": (b"def split(x, num_heads):\n    return x.unflatten(-1, (num_",
+                  "(ch05.split_heads.py, line 2)"),
     "no text": (b"\xff\xfe\x00def split", "UnicodeDecodeError"),
     "zero bytes": (b"\x00\x00\x00\x00", ""),
     "raises": (b"def split(x, n):\n    ...\n\nraise RuntimeError('edited half way')\n", "edited half way"),

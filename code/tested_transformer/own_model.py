@@ -153,7 +153,8 @@ class Parts:
     @property
     def summary(self) -> str:
         """One line: "7 of 14 parts are yours"."""
-        return f"{len(self.own)} of {len(self.pieces)} parts are yours"
+        verb = "is" if len(self.own) == 1 else "are"
+        return f"{len(self.own)} of {len(self.pieces)} parts {verb} yours"
 
     def within(self, config: TransformerConfig) -> Parts:
         """The parts that such a model has a place for; the others are the package's, and say why."""
@@ -225,7 +226,7 @@ def _loaded(name: str, path: Path) -> Piece:
     namespace: dict[str, Any] = {"__name__": f"my_transformer.{name.replace('.', '_')}"}
     try:
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = ast.parse(text, str(path))
         kinds = ast.FunctionDef | ast.ClassDef
         names = [node.name for node in tree.body if isinstance(node, kinds)]
         if not names:
