@@ -14,6 +14,7 @@ import inspect
 import linecache
 import math
 import os
+import re
 import symtable
 import sys
 import tempfile
@@ -31,6 +32,9 @@ HEADER = """\
 # Exercise {name}: {function}, kept because it passed.
 # The last function of this file is the part. Change it, and load_parts() judges it again."""
 LATE = __future__.annotations.compiler_flag  # annotations that are not evaluated
+OF_THE_BOOK = re.compile(
+    r"^solved_|_solution$|Solution$"
+)  # as its solution cells name what they define
 MODULES = "torch torch.nn torch.nn.functional math numpy functools itertools tested_transformer"
 
 # --- The folder -----------------------------------------------------------------------------------
@@ -64,23 +68,32 @@ def keep_passed(name: str, function: Any) -> str | None:
     """Keep a function that passed, if a folder is open and the exercise is a part; say what was done.
 
     Never raises for what the function is: what can not be kept is part of the sentence. None: there
-    was nothing to do.
+    was nothing to do, as for the book's own solutions.
     """
     folder = parts_folder()
     if folder is None or not folder.is_dir():
         return None
     from .own_model import PART_EXERCISES
 
-    if name not in PART_EXERCISES:
+    if name not in PART_EXERCISES or is_books(_name_of(function)):
         return None
     path = folder / f"{name}.py"
     try:
         _write_part(path, source_of(name, function))
     except NotKept as reason:
-        return f"Not kept: {reason}."
+        return f"Not kept: {reason}.{_still_there(path)}"
     except Exception as error:  # the verdict is out: keeping must not take it back
-        return f"Not kept: {type(error).__name__}: {error}"
+        return f"Not kept: {type(error).__name__}: {error}.{_still_there(path)}"
     return f"Kept in {folder.name}/{path.name}."
+
+
+def is_books(name: str) -> bool:
+    """Whether a function or a class is named as the book names its own solutions."""
+    return not name.lower().startswith("my") and bool(OF_THE_BOOK.search(name))
+
+
+def _still_there(path: Path) -> str:
+    return " The version kept before stays." if path.exists() else ""
 
 
 def _write_part(path: Path, text: str) -> None:
@@ -133,16 +146,18 @@ def source_of(name: str, function: Any) -> str:
     )
 
 
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _need_own(function: Any) -> Any:
     """The function behind its decorators, if it is the reader's."""
-    called = getattr(function, "__name__", type(function).__name__)
+    called = _name_of(function)
     function = inspect.unwrap(function) if callable(function) else function
     if called == "<lambda>":
         raise NotKept("a lambda has no name to be kept under; write it with def")
     if not isinstance(function, FunctionType | type):
         raise NotKept(f"{called} is no function written with def")
-    if "solution" in called.lower():
-        raise NotKept(f"{called} is the book's; a function of yours has another name")
     owner = str(function.__module__).split(".")[0]
     if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names):
         raise NotKept(f"{called} comes from {owner}; write one of your own")
@@ -175,6 +190,8 @@ class _Gathered:
         elif (line := _import_line(name, value)) is not None:
             self.known[name] = value
             self.imports.add(line)
+        elif _name_of(value) == "<lambda>":
+            raise NotKept(f"it uses `{name}`, a lambda; write it with def")
         elif isinstance(inspect.unwrap(value), FunctionType | type):
             self.define(name, value)
         else:
