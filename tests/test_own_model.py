@@ -684,6 +684,8 @@ def test_in_a_real_notebook(tmp_path):
         "class Turned:\n    def __call__(self, x):\n        return x.transpose(1, 2)",
         'def other(x, n):\n    return Turned()(helper(x, n))\n\n\ncheck("ch05.split_heads", other)',
         "print(load_parts().summary)",
+        '# not yet\ndef typo(x, n):\n    return x.lgo(n)\n\n\ncheck("ch05.split_heads", typo)',
+        'def silent(x, n):\n    x = helper(x, n)\n\n\ncheck("ch05.split_heads", silent)',
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     path = tmp_path / "book.ipynb"
@@ -705,6 +707,8 @@ def test_in_a_real_notebook(tmp_path):
         assert "Kept in my_transformer/ch05.split_heads.py.\n" in outputs[cell]
         assert "✓ ch05.split_heads: right." in outputs[cell]
     assert outputs[5] == "1 of 14 parts is yours\n"
+    assert "in your line 3: `return x.lgo(n)`." in outputs[6]
+    assert "silent returned None: is a `return` missing?" in outputs[7]
     text = (tmp_path / "my_transformer" / "ch05.split_heads.py").read_text(encoding="utf-8")
     assert "class Turned" in text
     assert "def helper" in text
@@ -747,6 +751,16 @@ def test_an_edited_part_that_no_longer_passes_is_named_and_replaced(folder):
     plain, own = pair(mine)
     torch.testing.assert_close(plain(*sentences()), own(*sentences()))
     assert list(own.parts.own) == ["ch04.causal_mask"]
+
+
+def test_an_edited_part_that_raises_says_in_which_line(folder):
+    path = folder / "ch05.split_heads.py"
+    for name in ("unflat", "unfold_it"):  # edited again, it is the new line
+        path.write_text(f"def split(x, num_heads):\n    return x.{name}()\n", encoding="utf-8")
+        assert load_parts(folder).lost["ch05.split_heads"] == (
+            "no longer passes: it runs. The call raised AttributeError, in your line 2: "
+            f"`return x.{name}()`."
+        )
 
 
 BROKEN = {

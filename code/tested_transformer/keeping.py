@@ -32,9 +32,7 @@ HEADER = """\
 # Exercise {name}: {function}, kept because it passed.
 # The last function of this file is the part. Change it, and load_parts() judges it again."""
 LATE = __future__.annotations.compiler_flag  # annotations that are not evaluated
-OF_THE_BOOK = re.compile(
-    r"^solved_|_solution$|Solution$"
-)  # as its solution cells name what they define
+OF_THE_BOOK = re.compile(r"^solved_|_solution$|Solution$")  # functions of its solution cells
 MODULES = "torch torch.nn torch.nn.functional math numpy functools itertools tested_transformer"
 
 # --- The folder -----------------------------------------------------------------------------------
@@ -75,7 +73,7 @@ def keep_passed(name: str, function: Any) -> str | None:
         return None
     from .own_model import PART_EXERCISES
 
-    if name not in PART_EXERCISES or is_books(_name_of(function)):
+    if name not in PART_EXERCISES or is_books(name_of(function)):
         return None
     path = folder / f"{name}.py"
     try:
@@ -146,22 +144,28 @@ def source_of(name: str, function: Any) -> str:
     )
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """What a function or a class is called, or the class of anything else."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _need_own(function: Any) -> Any:
     """The function behind its decorators, if it is the reader's."""
-    called = _name_of(function)
+    called = name_of(function)
     function = inspect.unwrap(function) if callable(function) else function
     if called == "<lambda>":
         raise NotKept("a lambda has no name to be kept under; write it with def")
     if not isinstance(function, FunctionType | type):
         raise NotKept(f"{called} is no function written with def")
-    owner = str(function.__module__).split(".")[0]
-    if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names):
+    if owner := library_of(function):
         raise NotKept(f"{called} comes from {owner}; write one of your own")
     return function
+
+
+def library_of(value: FunctionType | type) -> str:
+    """The library in which a function or a class is defined; "" if it is the reader's."""
+    owner = str(value.__module__).split(".")[0]
+    return owner if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names) else ""
 
 
 @dataclass
@@ -190,7 +194,7 @@ class _Gathered:
         elif (line := _import_line(name, value)) is not None:
             self.known[name] = value
             self.imports.add(line)
-        elif _name_of(value) == "<lambda>":
+        elif name_of(value) == "<lambda>":
             raise NotKept(f"it uses `{name}`, a lambda; write it with def")
         elif isinstance(inspect.unwrap(value), FunctionType | type):
             self.define(name, value)
@@ -207,9 +211,9 @@ class _Gathered:
         free = set(getattr(value.__code__, "co_freevars", ())) if _is_def(value) else set()
         if free:
             raise NotKept(f"{own_name} uses `{min(free)}` of the function in which it was defined")
-        text = _text_of(value)
-        scope = _functions_of(value)[0].__globals__
-        late = any(f.__code__.co_flags & LATE for f in _functions_of(value))
+        text = text_of(value)
+        scope = functions_of(value)[0].__globals__
+        late = any(f.__code__.co_flags & LATE for f in functions_of(value))
         if late:
             self.future = "\nfrom __future__ import annotations"
         for each in sorted(_globals_in(text) - {own_name}):
@@ -228,7 +232,7 @@ def _is_def(value: Any) -> bool:
     return isinstance(value, FunctionType)
 
 
-def _functions_of(value: FunctionType | type) -> list[FunctionType]:
+def functions_of(value: FunctionType | type) -> list[FunctionType]:
     """The function itself, or every method of a class."""
     if _is_def(value):
         return [value]
@@ -236,10 +240,10 @@ def _functions_of(value: FunctionType | type) -> list[FunctionType]:
     return [f for f in map(inspect.unwrap, filter(callable, methods)) if _is_def(f)]
 
 
-def _text_of(value: FunctionType | type) -> str:
+def text_of(value: FunctionType | type) -> str:
     """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if _is_def(value) else (ast.ClassDef,)
-    for function in _functions_of(value):
+    for function in functions_of(value):
         code = function.__code__
         lines = linecache.getlines(code.co_filename)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -231,6 +232,7 @@ def _loaded(name: str, path: Path) -> Piece:
         names = [node.name for node in tree.body if isinstance(node, kinds)]
         if not names:
             return _lost(name, "its file holds no function")
+        linecache.checkcache(str(path))  # a verdict shows a line: of this text, not of an older one
         exec(compile(text, str(path), "exec", dont_inherit=True), namespace)
         return _tried(name, namespace[names[-1]])
     except (Exception, SystemExit) as error:  # a file may be cut short, or edited half way
@@ -241,7 +243,7 @@ def _tried(name: str, function: Callable[..., Any]) -> Piece:
     """Judge a function as its exercise does, then inside a small model."""
     verdict = judge(EXERCISES[name], function)
     if not verdict.passed:
-        why = "not written" if verdict.unwritten else f"{verdict.failed}. {verdict.why}"
+        why = "not written" if verdict.unwritten else f"{verdict.heading}. {verdict.why}"
         return _lost(name, f"no longer passes: {why}")
     if isinstance(function, type):
         return _lost(name, "right, but a class; a part is a function")
