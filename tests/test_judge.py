@@ -1,7 +1,10 @@
 """The judge is judged: right passes, wrong fails for the right reason, and the page never crashes."""
 
+import linecache
 import math
+from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from tested_transformer.specs import SPECS, Case, Spec, judge
 from tested_transformer.specs.attention import ATTENTION, narrowed, textbook
 from tested_transformer.specs.judge import EQUAL, SHAPE, UNTOUCHED, brief, compare, difference
 from tested_transformer.specs.judge import _same as same_tensor
+from tested_transformer.specs.positions import SINUSOIDAL_POSITIONS
 
 NARROW = narrowed("dot-product attention", "softmax(QK^T/sqrt(d))V", chapter=1)
 
@@ -36,17 +40,75 @@ def test_a_right_function_passes():
     assert verdict.skipped == {}
 
 
-@pytest.mark.parametrize("body", [None, ..., NotImplementedError], ids=str)
-def test_an_unwritten_function_is_not_wrong(body):
-    def function(query, key, value):
-        if body is NotImplementedError:
-            raise body
-        return body
+class Cell:
+    """A cell of a notebook: its text in linecache, as IPython puts it."""
 
-    verdict = judge(NARROW, function)
+    def __init__(self, text, name="cell", **scope):
+        self.scope = {"__name__": "__main__", "torch": torch, **scope}
+        place = f"<{name} {id(self)}>"
+        linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+        exec(compile(text, place, "exec", dont_inherit=True), self.scope)
+
+    def __getitem__(self, name):
+        return self.scope[name]
+
+
+UNWRITTEN = {
+    "dots": "...",
+    "a docstring": '"""Weights."""',
+    "a docstring and dots": '"""Weights."""\n    ...',
+    "pass": "pass",
+    "dots after lines": "scores = query @ key.mT\n    ...",
+    "dots for a value": "scores = ...",
+    "dots returned": "return ...",
+    "an error": "scores = query @ key.mT\n    raise NotImplementedError",
+    "a function inside": "def inner(x):\n        pass",
+}
+
+
+@pytest.mark.parametrize("body", UNWRITTEN.values(), ids=UNWRITTEN)
+def test_an_unwritten_function_is_not_wrong(body):
+    verdict = judge(NARROW, Cell(f"def mine(query, key, value):\n    {body}\n")["mine"])
     assert verdict.unwritten
     assert not verdict
     assert "not written yet" in str(verdict)
+
+
+FORGOTTEN = {
+    "a function": 'def mine(query, key, value):\n    """Mine."""\n    scores = query @ key.mT\n',
+    "dots as an index": "def mine(query, key, value):\n    query[..., 0] = 1.0\n",
+    "an empty return": "def mine(query, key, value):\n    return\n",
+    "an object of a class": "class Mine:\n    def __call__(self, *tensors):\n"
+    "        self.tensors = tensors\n\nmine = Mine()\n",
+}
+
+
+@pytest.mark.parametrize("text", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_forgotten_return_is_named(text):
+    verdict = judge(NARROW, Cell(text)["mine"])
+    assert not verdict.unwritten
+    assert not verdict
+    lines = str(verdict).splitlines()
+    assert lines[:2] == [
+        "✗ dot-product attention: not right yet.",
+        "  check     it returns an answer",
+    ]
+    assert lines[2].lower() == "  why       mine returned none: is a `return` missing?"
+    assert lines[4:] == ["  expected  an answer", "  got       None"]
+
+
+@pytest.mark.parametrize(
+    "candidate", [lambda q, k, v: None, Mock(return_value=None), partial(lambda *t: None)]
+)
+def test_what_has_no_source_to_look_at_is_not_written(candidate):
+    """So is a function behind the grader's pipe."""
+    assert judge(NARROW, candidate).unwritten
+
+
+def test_a_source_that_can_not_be_read_alone_is_no_error():
+    """Inside another function, with a text that begins at the left edge."""
+    made = "def make():\n    def mine(q, k, v):\n        text = '''\nleft'''\n    return mine\n"
+    assert judge(NARROW, Cell(made)["make"]()).unwritten
 
 
 def test_a_written_function_that_raises_is_not_unwritten():
@@ -57,7 +119,81 @@ def test_a_written_function_that_raises_is_not_unwritten():
     assert not verdict.unwritten
     assert isinstance(verdict.error, NameError)
     assert "NameError: name 'nonsense' is not defined" in str(verdict)
-    assert "The call raised NameError." in str(verdict)
+    assert "  check     it runs\n  why       The call raised NameError, in your line" in str(
+        verdict
+    )
+
+
+RAISES = '''\
+def helper(scores):
+    return torch.lgo(scores)
+
+def mine(query, key, value):
+    """Mine."""
+    scores = query @ key.mT
+    return helper(scores)
+
+def softmax_solution(scores):
+    return helper(scores)
+
+def asks(query, key, value):
+    return softmax_solution(query @ key.mT)
+
+def attention_solution(query, key, value):
+    return helper(query)
+
+def hands_over(query, key, value):
+    return attention(query, key, value, backend="secret")
+
+def elsewhere(query, key, value):
+    return given(query)
+
+class Kind:
+    def __call__(self, query, key, value):
+        return query.lgo()
+
+an_object = Kind()
+'''
+LINES = {
+    "mine": ", in your line 2: `return torch.lgo(scores)`.",
+    "asks": ", in your line 13: `return softmax_solution(query @ key.mT)`.",
+    "attention_solution": ".",
+    "hands_over": ', in your line 19: `return attention(query, key, value, backend="secret")`.',
+    "elsewhere": ", in your line 22: `return given(query)`.",
+    "an_object": ", in your line 26: `return query.lgo()`.",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_readers_own_line_that_raised_is_shown(name):
+    """The last of its own: none of another cell, of a solution, of a library or of this package."""
+    given = Cell("def given(query):\n    return query.secret\n", "other")["given"]
+    verdict = judge(NARROW, Cell(RAISES, given=given, attention=attention)[name])
+    assert verdict.why == f"The call raised {type(verdict.error).__name__}{LINES[name]}"
+    assert verdict.heading == "it runs"
+
+
+@pytest.mark.parametrize(
+    ("spec", "candidate"),
+    [
+        (SINUSOIDAL_POSITIONS, pitfall("even widths only").candidate),
+        (NARROW, torch.nn.functional.layer_norm),
+        (NARROW, torch.nn.Linear(2, 2)),
+    ],
+)
+def test_no_line_of_a_library_or_of_this_package_is_shown(spec, candidate):
+    verdict = judge(spec, candidate)
+    assert verdict.why == f"The call raised {type(verdict.error).__name__}."
+
+
+def test_a_long_line_is_cut():
+    text = f"def mine(query, key, value):\n    return query.lgo({', '.join(['query'] * 40)})\n"
+    assert judge(NARROW, Cell(text)["mine"]).why.endswith("query, query, ...`.")
+
+
+def test_an_answer_that_can_not_be_read_is_not_a_call_that_raised():
+    verdict = judge(NARROW, lambda q, k, v: (q, k))
+    assert verdict.heading == verdict.failed == "the right shape and dtype"
 
 
 def test_the_smallest_failing_case_is_shown():
@@ -140,6 +276,64 @@ def test_a_famous_mistake_is_recognized(name):
     verdict = judge(NARROW, mistakes[name])
     assert verdict.mistake.name == name
     assert f"looks like  {name}" in str(verdict)
+
+
+def one_maximum(scores):
+    exponentials = (scores - scores.max()).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+def right_but_for_nothing(scores):
+    return (scores - scores.amax(-1, keepdim=True)).softmax(-1)
+
+
+def test_a_case_without_numbers_does_not_hide_the_mistake():
+    """The maximum of nothing raises: that is told when all else is right."""
+    verdict = judge(EXERCISES["ch03.softmax"], one_maximum)
+    assert verdict.failed == "no overflow"
+    assert not verdict.case.is_empty
+    assert verdict.mistake.name == "the maximum of the whole batch"
+    verdict = judge(EXERCISES["ch03.softmax"], right_but_for_nothing)
+    assert verdict.case.label == "no scores at all"
+    assert isinstance(verdict.error, IndexError)
+    assert verdict.mistake is None
+
+
+def no_half_precision(function):
+    def candidate(scores):
+        if scores.dtype == torch.float16:
+            raise KeyError("no half")
+        return function(scores)
+
+    return candidate
+
+
+def test_a_mistake_beside_an_exception_is_named():
+    verdict = judge(EXERCISES["ch03.softmax"], no_half_precision(lambda s: s.softmax(0)))
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is None  # of what is told here, which is the exception
+    assert "\n  elsewhere it looks like  columns that sum to 1: dim=0" in str(verdict)
+    verdict = judge(EXERCISES["ch03.softmax"], no_half_precision(lambda s: s.softmax(-1)))
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is verdict.elsewhere is None
+
+
+def test_a_mistake_that_fits_under_two_names_gets_none():
+    """Mistakes differ on all cases together: some that were answered may not tell them apart."""
+    spec = EXERCISES["ch03.softmax"]
+    columns = next(m for m in spec.mutants if m.name == "columns that sum to 1")
+    again = replace(columns, name="again", candidate=lambda scores: scores.softmax(0))
+    verdict = judge(
+        replace(spec, mutants=[columns, again]), no_half_precision(lambda s: s.softmax(0))
+    )
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is verdict.elsewhere is None
+
+
+def test_a_mistake_that_raises_explains_the_exception():
+    mutant = pitfall("even widths only")
+    verdict = judge(SINUSOIDAL_POSITIONS, lambda *t, **o: mutant.candidate(*t, **o))
+    assert "\n  looks like  even widths only: " in str(verdict)
 
 
 def test_a_mistake_of_the_readers_own_gets_no_name():

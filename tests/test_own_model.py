@@ -6,6 +6,7 @@ import copy
 import importlib
 import linecache
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tested_transformer import Parts, Transformer, TransformerConfig, check, loa
 from tested_transformer.data import number_pair
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.generation import translate
-from tested_transformer.keeping import NotKept, source_of
+from tested_transformer.keeping import NotKept, is_books, source_of
 from tested_transformer.own_model import PART_EXERCISES, PARTS
 from tested_transformer.trained import load_number_model, number_trainer
 from tested_transformer.training import Recipe
@@ -442,7 +443,7 @@ def test_what_passes_is_kept_and_loaded_again(notebook, capsys):
     assert text.endswith("    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)\n")
     assert "check(" not in text
     mine = load_parts()
-    assert mine.summary == "1 of 14 parts are yours"
+    assert mine.summary == "1 of 14 parts is yours"
     assert "splitting heads       ch05.split_heads     yours" in repr(mine)
 
 
@@ -567,10 +568,10 @@ REFUSED = {
     "the package's": (
         "from tested_transformer import split_heads as mine", "comes from tested_transformer",
     ),
-    "the book's": (
-        "def split_solution(x, n):\n    return x.unflatten(-1, (n, -1)).transpose(1, 2)\n"
-        "mine = split_solution",
-        "split_solution is the book's",
+    "a lambda of the notebook": (
+        "turn = lambda x: x.transpose(1, 2)\n"
+        "def mine(x, n):\n    return turn(x.unflatten(-1, (n, -1)))",
+        "it uses `turn`, a lambda; write it with def",
     ),
     "two of a name": (
         "def f(x):\n    return x\ng = f\ndef f(x):\n    return x\n"
@@ -593,7 +594,38 @@ def test_what_can_not_be_kept_is_said_and_no_error(notebook, capsys, source, rea
     out = capsys.readouterr().out
     assert out.startswith("Not kept: ")
     assert reason in out
+    assert "kept before" not in out
     assert files() == []
+
+
+def test_what_was_kept_before_stays_and_is_named(notebook, capsys):
+    open_folder()
+    notebook.run(RIGHT_SPLIT)
+    before = Path("my_transformer/ch05.split_heads.py").read_bytes()
+    notebook.run("turn = lambda x: x.transpose(1, 2)\n")
+    notebook.run(SPLIT.format(body="turn(x.unflatten(-1, (num_heads, -1)))"))
+    assert notebook.scope["verdict"].passed
+    said = capsys.readouterr().out.splitlines()[1]
+    assert said == (
+        "Not kept: it uses `turn`, a lambda; write it with def. The version kept before stays."
+    )
+    assert Path("my_transformer/ch05.split_heads.py").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["split_solution", "solved_split", "SplitSolution"])
+def test_a_solution_of_the_book_is_not_kept_and_nothing_is_said(notebook, capsys, name):
+    open_folder()
+    notebook.run(RIGHT_SPLIT.replace("my_split", name))
+    assert notebook.scope["verdict"].passed
+    assert capsys.readouterr().out == ""
+    assert files() == []
+
+
+@pytest.mark.parametrize("name", ["my_solution", "MySolution", "solution", "resolved_split"])
+def test_a_solution_of_the_readers_own_is_kept(notebook, name):
+    open_folder()
+    notebook.run(RIGHT_SPLIT.replace("my_split", name))
+    assert files() == ["ch05.split_heads.py"]
 
 
 def test_a_function_without_source_is_said(capsys):
@@ -652,6 +684,8 @@ def test_in_a_real_notebook(tmp_path):
         "class Turned:\n    def __call__(self, x):\n        return x.transpose(1, 2)",
         'def other(x, n):\n    return Turned()(helper(x, n))\n\n\ncheck("ch05.split_heads", other)',
         "print(load_parts().summary)",
+        '# not yet\ndef typo(x, n):\n    return x.lgo(n)\n\n\ncheck("ch05.split_heads", typo)',
+        'def silent(x, n):\n    x = helper(x, n)\n\n\ncheck("ch05.split_heads", silent)',
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     path = tmp_path / "book.ipynb"
@@ -672,7 +706,9 @@ def test_in_a_real_notebook(tmp_path):
     for cell in (2, 4):
         assert "Kept in my_transformer/ch05.split_heads.py.\n" in outputs[cell]
         assert "✓ ch05.split_heads: right." in outputs[cell]
-    assert outputs[5] == "1 of 14 parts are yours\n"
+    assert outputs[5] == "1 of 14 parts is yours\n"
+    assert "in your line 3: `return x.lgo(n)`." in outputs[6]
+    assert "silent returned None: is a `return` missing?" in outputs[7]
     text = (tmp_path / "my_transformer" / "ch05.split_heads.py").read_text(encoding="utf-8")
     assert "class Turned" in text
     assert "def helper" in text
@@ -709,7 +745,7 @@ def test_an_edited_part_that_no_longer_passes_is_named_and_replaced(folder):
     path = folder / "ch05.split_heads.py"
     path.write_text(path.read_text().replace(".transpose(1, 2)", ""), encoding="utf-8")
     mine = load_parts(folder)
-    assert mine.summary == "1 of 14 parts are yours"
+    assert mine.summary == "1 of 14 parts is yours"
     assert mine.lost["ch05.split_heads"].startswith("no longer passes: the right shape and dtype. ")
     assert "\nch05.split_heads: no longer passes: " in repr(mine)
     plain, own = pair(mine)
@@ -717,8 +753,19 @@ def test_an_edited_part_that_no_longer_passes_is_named_and_replaced(folder):
     assert list(own.parts.own) == ["ch04.causal_mask"]
 
 
+def test_an_edited_part_that_raises_says_in_which_line(folder):
+    path = folder / "ch05.split_heads.py"
+    for name in ("unflat", "unfold_it"):  # edited again, it is the new line
+        path.write_text(f"def split(x, num_heads):\n    return x.{name}()\n", encoding="utf-8")
+        assert load_parts(folder).lost["ch05.split_heads"] == (
+            "no longer passes: it runs. The call raised AttributeError, in your line 2: "
+            f"`return x.{name}()`."
+        )
+
+
 BROKEN = {
-    "cut short": (b"def split(x, num_heads):\n    return x.unflatten(-1, (num_", "SyntaxError"),
+    "cut short": (b"def split(x, num_heads):\n    return x.unflatten(-1, (num_",
+                  "(ch05.split_heads.py, line 2)"),
     "no text": (b"\xff\xfe\x00def split", "UnicodeDecodeError"),
     "zero bytes": (b"\x00\x00\x00\x00", ""),
     "raises": (b"def split(x, n):\n    ...\n\nraise RuntimeError('edited half way')\n", "edited half way"),
@@ -779,19 +826,18 @@ def test_loading_leaves_randomness_alone(folder):
 
 
 def test_the_books_solutions_are_not_taken_for_the_readers():
-    """Every solution cell of a part names its function so; no exercise cell does."""
-    found = {}
+    """Every function and class of a solution cell is named so; nothing that an exercise cell checks is."""
+    solutions = exercises = 0
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
-            last = cell.source.strip().splitlines()[-1] if cell.source.strip() else ""
-            if cell.cell_type != "code" or not last.startswith('check("'):
+            if cell.cell_type != "code" or 'check("ch' not in cell.source:
                 continue
-            exercise, function = last.removeprefix('check("').removesuffix(")").split('", ', 1)
-            if exercise in PART_EXERCISES:
-                is_solution = "solution" in cell.metadata.get("tags", [])
-                assert ("solution" in function.lower()) == is_solution, last
-                found.setdefault(exercise, set()).add(is_solution)
-    assert found == {exercise: {True, False} for exercise in PART_EXERCISES}
+            is_solution = "solution" in cell.metadata.get("tags", [])
+            for name in re.findall(r"^(?:def|class) (\w+)", cell.source, flags=re.MULTILINE):
+                assert is_books(name) == is_solution, f"{path.name}: {name}"
+                solutions, exercises = solutions + is_solution, exercises + (not is_solution)
+    assert solutions >= len(PART_EXERCISES)
+    assert exercises >= len(PART_EXERCISES)
 
 
 def test_importing_and_loading_write_nothing(tmp_path):

@@ -14,6 +14,7 @@ import inspect
 import linecache
 import math
 import os
+import re
 import symtable
 import sys
 import tempfile
@@ -31,6 +32,7 @@ HEADER = """\
 # Exercise {name}: {function}, kept because it passed.
 # The last function of this file is the part. Change it, and load_parts() judges it again."""
 LATE = __future__.annotations.compiler_flag  # annotations that are not evaluated
+OF_THE_BOOK = re.compile(r"^solved_|_solution$|Solution$")  # functions of its solution cells
 MODULES = "torch torch.nn torch.nn.functional math numpy functools itertools tested_transformer"
 
 # --- The folder -----------------------------------------------------------------------------------
@@ -64,23 +66,32 @@ def keep_passed(name: str, function: Any) -> str | None:
     """Keep a function that passed, if a folder is open and the exercise is a part; say what was done.
 
     Never raises for what the function is: what can not be kept is part of the sentence. None: there
-    was nothing to do.
+    was nothing to do, as for the book's own solutions.
     """
     folder = parts_folder()
     if folder is None or not folder.is_dir():
         return None
     from .own_model import PART_EXERCISES
 
-    if name not in PART_EXERCISES:
+    if name not in PART_EXERCISES or is_books(name_of(function)):
         return None
     path = folder / f"{name}.py"
     try:
         _write_part(path, source_of(name, function))
     except NotKept as reason:
-        return f"Not kept: {reason}."
+        return f"Not kept: {reason}.{_still_there(path)}"
     except Exception as error:  # the verdict is out: keeping must not take it back
-        return f"Not kept: {type(error).__name__}: {error}"
+        return f"Not kept: {type(error).__name__}: {error}.{_still_there(path)}"
     return f"Kept in {folder.name}/{path.name}."
+
+
+def is_books(name: str) -> bool:
+    """Whether a function or a class is named as the book names its own solutions."""
+    return not name.lower().startswith("my") and bool(OF_THE_BOOK.search(name))
+
+
+def _still_there(path: Path) -> str:
+    return " The version kept before stays." if path.exists() else ""
 
 
 def _write_part(path: Path, text: str) -> None:
@@ -133,20 +144,28 @@ def source_of(name: str, function: Any) -> str:
     )
 
 
+def name_of(function: Any) -> str:
+    """What a function or a class is called, or the class of anything else."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _need_own(function: Any) -> Any:
     """The function behind its decorators, if it is the reader's."""
-    called = getattr(function, "__name__", type(function).__name__)
+    called = name_of(function)
     function = inspect.unwrap(function) if callable(function) else function
     if called == "<lambda>":
         raise NotKept("a lambda has no name to be kept under; write it with def")
     if not isinstance(function, FunctionType | type):
         raise NotKept(f"{called} is no function written with def")
-    if "solution" in called.lower():
-        raise NotKept(f"{called} is the book's; a function of yours has another name")
-    owner = str(function.__module__).split(".")[0]
-    if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names):
+    if owner := library_of(function):
         raise NotKept(f"{called} comes from {owner}; write one of your own")
     return function
+
+
+def library_of(value: FunctionType | type) -> str:
+    """The library in which a function or a class is defined; "" if it is the reader's."""
+    owner = str(value.__module__).split(".")[0]
+    return owner if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names) else ""
 
 
 @dataclass
@@ -175,6 +194,8 @@ class _Gathered:
         elif (line := _import_line(name, value)) is not None:
             self.known[name] = value
             self.imports.add(line)
+        elif name_of(value) == "<lambda>":
+            raise NotKept(f"it uses `{name}`, a lambda; write it with def")
         elif isinstance(inspect.unwrap(value), FunctionType | type):
             self.define(name, value)
         else:
@@ -190,9 +211,9 @@ class _Gathered:
         free = set(getattr(value.__code__, "co_freevars", ())) if _is_def(value) else set()
         if free:
             raise NotKept(f"{own_name} uses `{min(free)}` of the function in which it was defined")
-        text = _text_of(value)
-        scope = _functions_of(value)[0].__globals__
-        late = any(f.__code__.co_flags & LATE for f in _functions_of(value))
+        text = text_of(value)
+        scope = functions_of(value)[0].__globals__
+        late = any(f.__code__.co_flags & LATE for f in functions_of(value))
         if late:
             self.future = "\nfrom __future__ import annotations"
         for each in sorted(_globals_in(text) - {own_name}):
@@ -211,7 +232,7 @@ def _is_def(value: Any) -> bool:
     return isinstance(value, FunctionType)
 
 
-def _functions_of(value: FunctionType | type) -> list[FunctionType]:
+def functions_of(value: FunctionType | type) -> list[FunctionType]:
     """The function itself, or every method of a class."""
     if _is_def(value):
         return [value]
@@ -219,10 +240,10 @@ def _functions_of(value: FunctionType | type) -> list[FunctionType]:
     return [f for f in map(inspect.unwrap, filter(callable, methods)) if _is_def(f)]
 
 
-def _text_of(value: FunctionType | type) -> str:
+def text_of(value: FunctionType | type) -> str:
     """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if _is_def(value) else (ast.ClassDef,)
-    for function in _functions_of(value):
+    for function in functions_of(value):
         code = function.__code__
         lines = linecache.getlines(code.co_filename)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -153,7 +154,8 @@ class Parts:
     @property
     def summary(self) -> str:
         """One line: "7 of 14 parts are yours"."""
-        return f"{len(self.own)} of {len(self.pieces)} parts are yours"
+        verb = "is" if len(self.own) == 1 else "are"
+        return f"{len(self.own)} of {len(self.pieces)} parts {verb} yours"
 
     def within(self, config: TransformerConfig) -> Parts:
         """The parts that such a model has a place for; the others are the package's, and say why."""
@@ -225,11 +227,12 @@ def _loaded(name: str, path: Path) -> Piece:
     namespace: dict[str, Any] = {"__name__": f"my_transformer.{name.replace('.', '_')}"}
     try:
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = ast.parse(text, str(path))
         kinds = ast.FunctionDef | ast.ClassDef
         names = [node.name for node in tree.body if isinstance(node, kinds)]
         if not names:
             return _lost(name, "its file holds no function")
+        linecache.checkcache(str(path))  # a verdict shows a line: of this text, not of an older one
         exec(compile(text, str(path), "exec", dont_inherit=True), namespace)
         return _tried(name, namespace[names[-1]])
     except (Exception, SystemExit) as error:  # a file may be cut short, or edited half way
@@ -240,7 +243,7 @@ def _tried(name: str, function: Callable[..., Any]) -> Piece:
     """Judge a function as its exercise does, then inside a small model."""
     verdict = judge(EXERCISES[name], function)
     if not verdict.passed:
-        why = "not written" if verdict.unwritten else f"{verdict.failed}. {verdict.why}"
+        why = "not written" if verdict.unwritten else f"{verdict.heading}. {verdict.why}"
         return _lost(name, f"no longer passes: {why}")
     if isinstance(function, type):
         return _lost(name, "right, but a class; a part is a function")

@@ -2,16 +2,18 @@
 
 A Spec says what is right (a reference), on which cases, by which checks, and which famous mistakes
 (mutants) must be told apart. `judge(spec, candidate)` runs the checks in order, properties first and
-equality with the reference last, on the cases from small to large, and returns a Verdict. When the
-candidate fails, the judge compares its answers with those of every mutant: if one gives the same
-wrong answer on every case, that is the mistake.
+equality with the reference last, on the cases from small to large, and then on those without numbers
+(no keys, no rows), and returns a Verdict. When the candidate fails, the judge compares its answers
+with those of every mutant: if one gives the same wrong answer on every case, that is the mistake.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -22,6 +24,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError, complain
+from ..keeping import name_of
+from .own_code import is_written, own_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,11 @@ class Case:
         """The same numbers for the reference: float64, or longdouble where float64 is judged."""
         wide = np.longdouble if self.dtype == torch.float64 else np.float64
         return {name: _widen(a, wide) for name, a in self.tensors(**changes).items()}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether an array has no numbers: no keys, no rows."""
+        return any(isinstance(a, np.ndarray) and not a.size for a in self.arguments.values())
 
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, np.ndarray):
@@ -271,13 +280,18 @@ def _same(a: Any, b: Any) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())  # NaN stays NaN
 
 
+RUNS, RETURNS = "it runs", "it returns an answer"  # what a Verdict names in place of a check
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the judge found. Printed, it is what a reader sees; as a condition, whether it passed.
 
     failed, why, case, problem, error: the first check that failed, its explanation, the smallest case
     on which it did, what was expected and came, and the exception if there was one. mistake: the
-    famous mistake that explains every case, or None. skipped: checks that do not apply, and why.
+    famous mistake that explains every case, but for those that raise if this one did not, or None.
+    elsewhere: if this one raised, the famous mistake that explains those that did not. skipped: checks
+    that do not apply, and why.
     """
 
     spec: Spec
@@ -289,11 +303,17 @@ class Verdict:
     problem: Problem | None = None
     error: Exception | None = None
     mistake: Mutant | None = None
+    elsewhere: Mutant | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # check -> why it does not apply
     num_cases: int = 0
 
     def __bool__(self) -> bool:
         return self.passed
+
+    @property
+    def heading(self) -> str:
+        """What did not hold, for a reader: a call that raises does not run, whichever check made it."""
+        return RUNS if self.error is not None and _raised_in_call(self.error) else self.failed
 
     def __repr__(self) -> str:
         if self.unwritten:
@@ -301,11 +321,12 @@ class Verdict:
         if self.passed:
             ran = len(self.spec.checks) - len(self.skipped)
             return f"✓ {self.spec.name}: right. {ran} checks on {self.num_cases} cases."
-        lines = [f"✗ {self.spec.name}: not right yet.", f"  check     {self.failed}"]
+        lines = [f"✗ {self.spec.name}: not right yet.", f"  check     {self.heading}"]
         lines += [f"  why       {self.why}", f"  case      {describe(self.case)}"]
         lines += [f"  expected  {self.problem.expected}", f"  got       {self.problem.got}"]
-        if self.mistake is not None:
-            lines.append(f"  looks like  {self.mistake.name}: {self.mistake.cause}")
+        for words, mistake in (("", self.mistake), ("elsewhere it ", self.elsewhere)):
+            if mistake is not None:
+                lines.append(f"  {words}looks like  {mistake.name}: {mistake.cause}")
         return "\n".join(lines)
 
 
@@ -322,8 +343,8 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     if not callable(candidate):
         raise complain(TypeError, "candidate", type(candidate).__name__, "a function or a module")
     run, (every, mutants) = Run(spec, candidate), drawn(spec, seed)
-    if _unwritten(run, every[0]):
-        return Verdict(spec, unwritten=True)
+    if (unanswered := _unanswered(run, every[0])) is not None:
+        return unanswered
     reasons = {case: run.refuses(case) for case in every}
     cases = [case for case in every if reasons[case] is None]
     if not cases:
@@ -339,10 +360,12 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     if failure is None:
         return Verdict(spec, passed=True, skipped=skipped, num_cases=len(cases))
     check, case, problem, error = failure
-    why = f"The call raised {type(error).__name__}." if error else check.explain
+    why = _raised(error, candidate) if error else check.explain
     mistake = diagnose(run, mutants, cases, check)
-    return Verdict(spec, False, False, check.name, why, case, problem, error, mistake, skipped,
-                   len(cases))  # fmt: skip
+    beside = None if mistake else _beside_exceptions(run, mutants, cases)
+    mistake, elsewhere = (mistake, beside) if error else (mistake or beside, None)
+    return Verdict(spec, False, False, check.name, why, case, problem, error, mistake, elsewhere,
+                   skipped, len(cases))  # fmt: skip
 
 
 @lru_cache(maxsize=16)  # what the mutants answer is the same for every candidate
@@ -355,23 +378,47 @@ def drawn(spec: Spec, seed: int) -> tuple[list[Case], list[tuple[Mutant, Run]]]:
 def first_failure(
     run: Run, cases: Sequence[Case]
 ) -> tuple[Check, Case, Problem, Exception | None] | None:
-    """The first check that fails, and the smallest case on which it does."""
-    for check in run.spec.checks:
-        for case in cases:
+    """The first check that fails, and the smallest case on which it does.
+
+    A case without numbers comes after all checks of the others: what goes wrong there alone would
+    hide the mistake that matters.
+    """
+    groups = [[c for c in cases if c.is_empty == empty] for empty in (False, True)]
+    for group, check in itertools.product(groups, run.spec.checks):
+        for case in group:
             failure = _try(check, run, case) if check.concerns(case) else None
             if failure is not None:
                 return check, case, *failure
     return None
 
 
-def _unwritten(run: Run, case: Case) -> bool:
+def _unanswered(run: Run, case: Case) -> Verdict | None:
+    """The verdict on a candidate that returns nothing: not written, or without its `return`."""
     try:
         answer = run.answer(case.tensors())
     except NotImplementedError:
-        return True
+        answer = ...
     except Exception:  # a written function that fails: the checks will say how
-        return False
-    return answer is None or answer is Ellipsis
+        return None
+    if answer is not None and answer is not ...:
+        return None
+    if answer is ... or not is_written(run.candidate):
+        return Verdict(run.spec, unwritten=True)
+    why = f"{name_of(run.candidate)} returned None: is a `return` missing?"
+    problem = Problem("an answer", "None")
+    return Verdict(run.spec, failed=RETURNS, why=why, case=case, problem=problem)
+
+
+def _raised(error: Exception, candidate: Any) -> str:
+    """Why a call that raised is wrong, and where it did."""
+    line = own_line(error, candidate)
+    return f"The call raised {type(error).__name__}{line and f', in your {line}'}."
+
+
+def _raised_in_call(error: Exception) -> bool:
+    """Whether the candidate itself raised, not the check that looked at its answer."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is Run.answer.__code__ for frame, _ in frames)
 
 
 def _try(check: Check, run: Run, case: Case) -> tuple[Problem, Exception | None] | None:
@@ -388,13 +435,29 @@ def diagnose(
     run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case], failed: Check
 ) -> Mutant | None:
     """The mutant that gives the candidate's answer on every case and fails the same check."""
+    return next(_lookalikes(run, mutants, cases, failed), None)
+
+
+def _beside_exceptions(
+    run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case]
+) -> Mutant | None:
+    """If the candidate raised on some cases: the only mutant that is as wrong on all others."""
+    answered = [case for case in cases if run.outcome(case).error is None]
+    if len(answered) == len(cases) or not (failure := first_failure(run, answered)):
+        return None
+    found = list(_lookalikes(run, mutants, answered, failure[0]))
+    return found[0] if len(found) == 1 else None
+
+
+def _lookalikes(
+    run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case], failed: Check
+) -> Iterator[Mutant]:
     for mutant, other in mutants:
         if mutant.candidate is run.candidate:
             continue
         alike = all(same_outcome(run, c, run.outcome(c), other.outcome(c)) for c in cases)
         if alike and (failure := first_failure(other, cases)) and failure[0] is failed:
-            return mutant
-    return None
+            yield mutant
 
 
 def same_outcome(run: Run, case: Case, first: Outcome, second: Outcome) -> bool:
