@@ -122,7 +122,7 @@ CLASS = [
     marks(
         "s05",
         parts={
-            TEMPERATURE: PartMarks(0.0, 2, "not written", ("missing function",)),
+            TEMPERATURE: PartMarks(0.0, 2, "not found", ("missing function",)),
             ROWS: PartMarks(0.0, 4, "forbidden", ("forbidden",), got="`F.softmax`"),
             HUNT.name: PartMarks(0.0, 4, "not written"),
         },

@@ -19,12 +19,14 @@ from example_marks import (
     RIGHT,
     ROWS,
     RUBRIC,
+    TEMPERATURE,
     TWO_CAUGHT,
     WHY,
     WRONG_AXIS,
     marks,
     stopped,
 )  # fmt: skip
+from handed_in import code, notebook
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +35,7 @@ from tested_transformer.homework.class_pages import class_summary, histogram, wr
 from tested_transformer.homework.feedback import OF_FILE, OF_PART, UNREAD, VERDICTS, feedback_page
 from tested_transformer.homework.marks import PartMarks
 from tested_transformer.homework.page import prose, without_paths
+from tested_transformer.homework.reading import read_notebook
 from tested_transformer.homework.results import Manual, page_name
 
 VOID = {"meta", "link", "br", "wbr"}
@@ -117,6 +120,11 @@ def test_nothing_of_the_run_is_on_a_page(text):
         assert secret not in text
 
 
+def untouched(verdict="not written"):
+    """The parts of a notebook in which nothing was written, or that could not be read."""
+    return {name: PartMarks(0.0, part.of, verdict) for name, part in RIGHT.items()}
+
+
 def hostile():
     """Marks in which every text that is not ours tries to break out of the page."""
     part = PartMarks(
@@ -188,9 +196,30 @@ def test_points_by_hand():
     assert "Explanation · 3 of 3 points Marked by a person hw09" in text
     replaced = seen(feedback_page(ASSIGNMENT, BY_ID["s03"], BY_HAND))
     assert "4 of 4 points" in replaced
-    assert OF_PART["by hand"] in replaced
+    assert replaced.count("By hand") == 2
+    assert f"By hand {OF_PART['by hand']} {OF_PART['timeout']}" in replaced
+    assert VERDICTS["stopped"][1] not in replaced
     none = Manual({"s02": {WHY: 0.0, FOUND: 0.0}})
     assert "4.67 of 15 points Points" in seen(feedback_page(ASSIGNMENT, BY_ID["s02"], none))
+
+
+def test_a_hunt_that_was_marked_by_hand_brings_points():
+    by_hand = Manual({"s03": {HUNT.name: 3.0}})
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s03"], by_hand))
+    assert "But it must also let every right one pass." in text
+    assert "no points" not in text
+
+
+def test_why_there_are_no_points_is_said_after_a_person_gave_none():
+    nothing = marks("s02", written={})
+    for by_hand in (Manual(), Manual({"s02": {WHY: 0.0, FOUND: 0.0}})):
+        assert seen(feedback_page(ASSIGNMENT, nothing, by_hand)).count("No answer of yours") == 2
+    assert "No answer of yours" not in seen(feedback_page(ASSIGNMENT, BY_ID["s01"], BY_HAND))
+    unread = marks("s02", flags=("unreadable",), parts=untouched("not read"), written={})
+    text = seen(feedback_page(ASSIGNMENT, unread, Manual({"s02": {WHY: 3.0}})))
+    assert text.count("No answer of yours was found: the file could not be read.") == 2
+    assert text.count("File not readable") == 2 * 3
+    assert "Not written" not in text
 
 
 @pytest.mark.parametrize("flag", OF_PART)
@@ -236,7 +265,7 @@ def test_every_verdict_has_words(verdict):
 def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
     one = BY_ID["s05"]
     assert OF_PART["missing function"] in seen(feedback_page(ASSIGNMENT, one))
-    note = "Cell 4 was left out: line 2: invalid syntax."
+    note = "Cell 4: left out, since it is not valid Python (line 2: invalid syntax)."
     left_out = replace(one, flags=("cell left out",), notes=(note,))
     text = seen(feedback_page(ASSIGNMENT, left_out))
     place = text.index("Its cell may be one that was left out, see above.")
@@ -247,11 +276,28 @@ def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
 
 def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
     from tested_transformer.homework.marking import _notes
-    from tested_transformer.homework.reading import CellProblem, Source
 
-    (note,) = _notes(Source(problems=(CellProblem(4, "invalid syntax"),)), ASSIGNMENT)
-    text = seen(feedback_page(ASSIGNMENT, replace(BY_ID["s05"], notes=(note,))))
-    assert "Its cell may be one that was left out" in text
+    for cell in ("def f(x)", "match 1:\n    case 1:\n        def f(): pass", 5):
+        source = replace(read_notebook(notebook(*code(cell))), code="")
+        (note,) = _notes(source, ASSIGNMENT)[-1:]
+        text = seen(feedback_page(ASSIGNMENT, replace(BY_ID["s05"], notes=(note,))))
+        assert "Its cell may be one that was left out" in text, note
+
+
+def test_a_student_reads_what_is_wrong_with_a_cell_and_a_file_in_plain_words():
+    from tested_transformer.homework.marking import _notes
+
+    source = read_notebook(notebook(*code("a = 1", "def f(x)\n    return x")))
+    note = _notes(source, ASSIGNMENT)[0]
+    assert note == "Cell 2: left out, since it is not valid Python (line 1: expected ':')."
+    one = marks("s01", flags=("cell left out",), notes=(note,))
+    assert f"{note} {OF_FILE['cell left out']}" in seen(feedback_page(ASSIGNMENT, one))
+    broken = read_notebook(b"%PDF-1.7")
+    one = marks("s01", flags=(broken.flag,), notes=(broken.sentence,), parts={}, written={})
+    told = "Jupyter could not open it. Download it again, and hand it in again."
+    text = seen(feedback_page(ASSIGNMENT, one))
+    assert f"This file is damaged or is not a notebook: {told}" in text
+    assert "JSON" not in text
 
 
 def test_no_backticks_where_code_is_set_as_code():
@@ -262,7 +308,7 @@ def test_no_backticks_where_code_is_set_as_code():
 
 @pytest.mark.parametrize("flag", sorted(UNREAD))
 def test_a_file_that_could_not_be_read(flag):
-    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
+    none = untouched("not read")
     one = marks("s04", flags=(flag,), notes=("The file is no JSON.",), parts=none, written={})
     page = Page(feedback_page(ASSIGNMENT, one))
     why = f"could be marked. The file is no JSON. {OF_FILE[flag]}"
@@ -340,7 +386,8 @@ def test_the_summary_counts():
     assert "6 submissions." in text
     # totals: 14.5, 4.67, 2 + 1 + 4, 0, 0, 6
     assert "Mean 5.36, median 5.33 of 15 points. 1 of 6 complete." in text
-    assert f"{ROWS} 1.33 / 4 1 2 0 1 1 1" in text
+    assert f"{ROWS} 1.33 / 4 1 2 0 0 1 1 1" in text
+    assert f"{TEMPERATURE} 1.33 / 2 4 0 0 1 0 0 1" in text
     assert "softmax over the queries hw09.softmax_of_rows The softmax runs" in text
     assert "dim=-2 in place of dim=-1. 2 Wrong in another way: 0." in text
     assert f"mask after the softmax hw09.hunt {MUTANTS[1].symptom} 2 of 4" in text
@@ -376,15 +423,14 @@ def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
 
 
 def test_the_summary_says_who_pulls_the_mean_down():
-    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
-    untouched = [marks(name, parts=none, written={}) for name in ("s07", "s08")]
-    tried = marks("s09", parts=none)  # answers in words: not untouched
-    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], BY_ID["s04"], *untouched, tried]))
+    as_handed_out = [marks(name, parts=untouched(), written={}) for name in ("s07", "s08")]
+    tried = marks("s09", parts=untouched())  # answers in words: not untouched
+    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], BY_ID["s04"], *as_handed_out, tried]))
     assert "5 submissions. Totals Mean 2, median 0" in text
     assert "1 file could not be read. In 2 files nothing is written." in text
     assert "The mean without them is 5." in text  # 10 and 0
     assert "without them" not in seen(class_summary(ASSIGNMENT, [BY_ID["s01"], tried]))
-    one = seen(class_summary(ASSIGNMENT, untouched[:1]))
+    one = seen(class_summary(ASSIGNMENT, as_handed_out[:1]))
     assert "1 submission. Totals" in one
     assert "read" not in one
     assert "In 1 file nothing is written." in one

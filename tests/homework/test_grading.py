@@ -61,7 +61,10 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
         {"hw03.count_pairs": "right"},
         {"": {"encoding"}},
     )
-    nothing = {flag: Expected(flags={"": {flag}}) for flag in ("empty", "not a notebook")}
+    unread = dict.fromkeys(FULL, "not read")
+    nothing = {
+        flag: Expected(verdicts=unread, flags={"": {flag}}) for flag in ("empty", "not a notebook")
+    }
     return {
         "perfect.ipynb": (dump(perfect), everything()),
         "half right.ipynb": (dump(half), half_expected),

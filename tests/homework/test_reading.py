@@ -179,7 +179,9 @@ def test_a_broken_cell_is_named_and_the_others_stay(text, message):
 
 def test_definitions_inside_a_match_are_named():
     source = read("match 1:\n    case 1:\n        def f(): pass\na = 1")
-    message = "line 1: left out, being inside `match`: f"
+    message = (
+        "line 1 was left out, since it defines `f` inside a `match`, where the grader does not look"
+    )
     assert source.problems == (CellProblem(1, message),)
 
 
@@ -290,7 +292,9 @@ def test_other_cells_and_cells_that_are_none():
     cells += [{"cell_type": ["code"], "source": "e = 1"}, {"cell_type": "markdown", "source": 5}]
     source = read_notebook(notebook(*cells, *code({}, ["x", 1], "a = 1")))
     assert source.code == "# cell 11\na = 1\n"
-    assert source.problems == tuple(CellProblem(n, "the cell holds no text") for n in (9, 10))
+    assert source.problems == tuple(
+        CellProblem(n, "left out, since it holds no text") for n in (9, 10)
+    )
 
 
 BAD_FILES = {

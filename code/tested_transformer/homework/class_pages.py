@@ -22,7 +22,7 @@ from .results import (
 )
 from .tasks import Assignment, Hunt, Written
 
-VERDICTS = ("right", "wrong", "not written", "stopped", "forbidden")
+VERDICTS = ("right", "wrong", "not written", "not found", "stopped", "forbidden")
 MOST_COLUMNS = 12
 # What the handed out notebook says above an answer: **Your answer.**, **What you found.**
 HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")

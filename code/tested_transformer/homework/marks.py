@@ -14,8 +14,9 @@ from ..keeping import replace_whole
 class PartMarks:
     """The marks of one code task or bug hunt.
 
-    verdict: "right", "wrong", "not written" (a stub, or nothing of that name), "stopped" (by a limit, or
-    it ended itself) or "forbidden" (a library function that the task forbids).
+    verdict: "right", "wrong", "not written" (a stub), "not found" (nothing of that name), "not read" (the
+    file could not be), "stopped" (by a limit, or it ended itself) or "forbidden" (a library function that
+    the task forbids).
     """
 
     points: float | int

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import complain
 from .finding import MAX_NOTEBOOK, MB, Refused, Submission, writable
 
+NO_NOTEBOOK = "This file is damaged or is not a notebook: Jupyter could not open it."
 MAX_CODE = 500_000  # the Python in it: its syntax tree takes about 200 times as much memory
 
 
@@ -22,7 +23,7 @@ class CellProblem:
     """Something that was left out of a notebook, and why."""
 
     cell: int  # from 1, counting cells of all kinds
-    message: str
+    message: str  # what of it was left out and why, for its author: "left out, since ..."
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,10 @@ def _cells(data: bytes) -> tuple[list[Any], str]:
     except RecursionError:
         raise Refused("not a notebook", "The file is nested too deeply.") from None
     except ValueError:
-        raise Refused("not a notebook", "The file is no JSON, which a notebook is.") from None
+        raise Refused("not a notebook", NO_NOTEBOOK) from None
     cells = _listed_cells(notebook)
     if cells is None:
-        raise Refused("not a notebook", "The file is JSON, but not of a notebook.")
+        raise Refused("not a notebook", "This file is not a notebook: it has no cells.")
     return cells, encoding
 
 
@@ -195,13 +196,14 @@ def _code(cells: list[Any]) -> tuple[str, tuple[CellProblem, ...]]:
             continue
         text = _cell_text(cell)
         if text is None:
-            problems.append(CellProblem(number, "the cell holds no text"))
+            problems.append(CellProblem(number, "left out, since it holds no text"))
             continue
         try:
             kept, lost = _definitions(text)
         except SyntaxError as error:
             place = f"line {error.lineno}: " if error.lineno else ""
-            problems.append(CellProblem(number, writable(f"{place}{error.msg}")))
+            why = f"left out, since it is not valid Python ({place}{error.msg})"
+            problems.append(CellProblem(number, writable(why)))
             continue
         problems += [CellProblem(number, message) for message in lost]
         # A notebook may import from __future__ in any cell, a module only at its top.
@@ -293,9 +295,11 @@ def _lost(node: ast.stmt) -> str:
             names.append(part.name)
         elif isinstance(part, (ast.Import, ast.ImportFrom)):
             names += [alias.asname or alias.name for alias in part.names]
-    kind = type(node).__name__.lower()
-    listed = ", ".join(names[:5])
-    return f"line {node.lineno}: left out, being inside `{kind}`: {listed}" if names else ""
+    if not names:
+        return ""
+    kind, listed = type(node).__name__.lower(), ", ".join(f"`{name}`" for name in names[:5])
+    why = f"it defines {listed} inside a `{kind}`, where the grader does not look"
+    return f"line {node.lineno} was left out, since {why}"
 
 
 def statement_text(lines: list[bytes], node: Any) -> str:
