@@ -95,7 +95,8 @@ REFUSED = replace(
 
 def marks(name: str, **changes) -> Marks:
     """A perfect submission, but for what is said."""
-    whole = Marks(name, "hw09", "d1ge57" * 10, parts=RIGHT, written=ANSWERS, key="5eed" * 16)
+    digest = f"d1ge57 of {name}"
+    whole = Marks(name, "hw09", digest, parts=RIGHT, written=ANSWERS, key="5eed" * 16)
     return replace(whole, **changes)
 
 

@@ -1,6 +1,7 @@
 """Every assignment, in one process: solutions get full marks, mistakes lose theirs, stubs get none."""
 
 import ast
+import copy
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ from tested_transformer.homework import check
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.forbidden import uses
 from tested_transformer.homework.marking import HANDED_OUT, hunt_marks, is_written
-from tested_transformer.homework.reading import Source, is_stub, read_submission
+from tested_transformer.homework.reading import Source, is_stub, read_notebook, read_submission
 from tested_transformer.homework.session import _need_small
 from tested_transformer.homework.slicing import needed_for
 from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task, judge_hunt
@@ -119,6 +120,20 @@ def test_students_get_stubs_and_no_solution(name):
             assert is_written(tool.MARKER.sub("", text)), marked["grade_id"]
         if cell["cell_type"] == "code" and (found := re.search(r"^def (\w+)", left, re.MULTILINE)):
             assert is_stub(Source(left), found[1]), marked["grade_id"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_has_code_beside_it_once_it_is_written_and_not_before(name):
+    experiments = {each.name for each in assignment(name).written if each.kind == "experiment"}
+    written = read_notebook(tool.notebook(name).read_bytes()).beside
+    assert experiments <= set(written)
+    handed_out = copy.deepcopy(NOTEBOOKS[name])
+    for cell in handed_out["cells"]:
+        text = "".join(cell["source"])
+        cell["source"] = re.sub(
+            r"### BEGIN SOLUTION.*### END SOLUTION", "...", text, flags=re.DOTALL
+        )
+    assert not experiments & set(read_notebook(json.dumps(handed_out).encode()).beside)
 
 
 # ------------------------------------------------------------------------------------------- tasks

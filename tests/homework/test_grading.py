@@ -194,6 +194,9 @@ def test_answers_in_words_are_those_that_were_written(graded):
     _, marks, _ = graded
     assert marks["export/blank"].written == {}
     assert set(marks["export/perfect"].written) == {part.name for part in HOMEWORK.written}
+    assert marks["export/blank"].experiments == {}
+    (experiment,) = (part.name for part in HOMEWORK.written if part.kind == "experiment")
+    assert set(marks["export/perfect"].experiments) == {experiment}
 
 
 @needs_jail

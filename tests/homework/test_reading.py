@@ -270,6 +270,34 @@ def test_a_name_that_is_not_single_is_an_error(name):
 # --------------------------------------------------------------------------- notebooks of every kind
 
 
+def test_code_is_found_beside_the_answer_to_the_same_question():
+    def own(text, **nbgrader):
+        return {**code(text)[0], "metadata": {"nbgrader": {"solution": True, **nbgrader}}}
+
+    handed_out = {"metadata": {"nbgrader": {"solution": False, "grade_id": "code-1"}}}
+    cells = [
+        markdown("## 1 Why", solution=False),
+        own("def f(x): return x", grade_id="f"),
+        markdown("Because.", solution=True, grade_id="why"),
+        markdown("## 2 How far\n\nMeasure.", solution=False),
+        {**code("import data")[0], **handed_out},
+        own("SEED, STEPS = 0, 20\n...", grade_id="far-code"),
+        *code("print(f(1))"),
+        markdown("### A heading of my own"),
+        *code("", "%%bash\nls"),
+        markdown("Write down what you found.", solution=False),
+        markdown("16 steps.", solution=True, grade_id="far"),
+        *code("plot()"),
+        markdown("## 3 Last", solution=False),
+        markdown("Nothing.", solution=True, grade_id="last"),
+    ]
+    beside = read_notebook(notebook(*cells)).beside
+    assert beside == {
+        "why": "def f(x): return x",
+        "far": "print(f(1))\n\n\n%%bash\nls\n\n\nplot()",
+    }
+
+
 def test_format_3():
     cells = [
         {"cell_type": "heading", "level": 2, "source": ["Why"]},

@@ -6,7 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 
 from .marks import Marks, PartMarks
-from .page import code, count, items, of_points, page, points, prose, said, table, without_paths
+from .page import (
+    code,
+    count,
+    identity,
+    items,
+    of_points,
+    page,
+    points,
+    prose,
+    said,
+    table,
+    without_paths,
+)
 from .results import NOT_MARKED, Manual, is_complete, is_replaced, points_of, total
 from .tasks import Assignment, Hunt, Task, Written
 
@@ -60,7 +72,7 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     """One student's page, whole in itself. It names no other student, no solution, no hidden case's seed."""
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
-    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{said(marks.id)}</b></p>"]
+    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{identity(marks.id)}</b></p>"]
     if nothing_read(marks) and not manual.of(marks):
         body += [_nothing(assignment, about_file)]
     else:

@@ -59,6 +59,11 @@ def mark(
         notes=tuple(_notes(source, assignment)),
         parts=parts,
         written=_written(source, assignment),
+        experiments={
+            part.name: source.beside[part.name]
+            for part in assignment.written
+            if part.kind == "experiment" and part.name in source.beside
+        },
         key=key,
     )
 

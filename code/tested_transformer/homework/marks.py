@@ -46,6 +46,7 @@ class Marks:
     notes: tuple[str, ...] = ()  # sentences for the student about the file and its cells
     parts: dict[str, PartMarks] = field(default_factory=dict)  # by the part's name
     written: dict[str, str] = field(default_factory=dict)  # answers in words, by the part's name
+    experiments: dict[str, str] = field(default_factory=dict)  # their code, by the part's name
     key: str = ""  # of the run: seed, limits and the version of the tasks
 
     @property

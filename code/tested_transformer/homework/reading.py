@@ -7,7 +7,7 @@ import json
 import os
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ class Source:
 
     code: str = ""  # what may define something, in the notebook's order: the last of a name wins
     answers: dict[str, str] = field(default_factory=dict)  # markdown, by nbgrader id or by heading
+    beside: dict[str, str] = field(
+        default_factory=dict
+    )  # code written for an answer, by nbgrader id
     problems: tuple[CellProblem, ...] = ()
     flag: str = ""
     sentence: str = ""
@@ -67,14 +70,13 @@ def read_notebook(data: bytes) -> Source:
     except Refused as trouble:
         return Source(flag=trouble.flag, sentence=str(trouble))
     code, problems = _code(cells)
-    answers = _answers(cells)
+    source = Source(code, _answers(cells), _code_beside(cells), problems)
     if not code:
-        sentence = "No cell defines anything."
-        return Source("", answers, problems, "no code", sentence)
+        return replace(source, flag="no code", sentence="No cell defines anything.")
     if encoding != "utf-8":
         sentence = f"The file is not in UTF-8: it was read as {encoding}."
-        return Source(code, answers, problems, "encoding", sentence)
-    return Source(code, answers, problems)
+        return replace(source, flag="encoding", sentence=sentence)
+    return source
 
 
 def defines(source: Source, name: str) -> bool:
@@ -396,6 +398,38 @@ def _answers(cells: list[Any]) -> dict[str, str]:
             found.setdefault(title, []).append("\n".join(lines).strip())
     joined = {name: "\n\n".join(filter(None, parts)) for name, parts in found.items()}
     return {name: text for name, text in joined.items() if text}
+
+
+def _code_beside(cells: list[Any]) -> dict[str, str]:
+    """The code that was written for each answer that nbgrader knows: under the same question's heading."""
+    questions: list[tuple[list[str], list[str]]] = [([], [])]  # names of answers, texts of code
+    for cell in cells:
+        text = _cell_text(cell)
+        if text is None:
+            continue
+        name = _nbgrader_id(cell)
+        if _is_code(cell):
+            if name != "" and not _holds_nothing(text):
+                questions[-1][1].append(text.strip("\n"))
+        elif name:
+            questions[-1][0].append(name)
+        elif name == "" and len(_sections(text, "")) > 1:
+            questions.append(([], []))
+    return {name: "\n\n\n".join(texts) for names, texts in questions for name in names if texts}
+
+
+def _holds_nothing(text: str) -> bool:
+    """Whether a cell is still as it was handed out: a comment, `...`, a setting such as `STEPS = 1500`."""
+    try:
+        return all(_is_nothing(node) or _is_setting(node) for node in compile_text(text).body)
+    except SyntaxError:
+        return False
+
+
+def _is_setting(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(
+        statement.value, (ast.Constant, ast.Tuple)
+    )
 
 
 def _nbgrader_id(cell: dict) -> str | None:
