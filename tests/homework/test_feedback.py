@@ -410,7 +410,7 @@ def test_the_code_of_an_experiment_stands_beside_its_words():
 
 def test_answers_say_how_they_are_to_be_read():
     text = seen(written_page(ASSIGNMENT, CLASS))
-    assert "an empty cell means: not marked yet. Write 0 where there is no answer." in text
+    assert "leave empty what is not marked yet, and write 0 where there is no answer." in text
     assert "as they were typed, formulas too" in text
     assert "run none of its cells" in text
 

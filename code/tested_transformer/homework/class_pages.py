@@ -31,8 +31,8 @@ HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
 # Where the next line of a rubric begins: "1 point: ...", "2 points: ...".
 RUBRIC_LINE = re.compile(r"\s+(?=[0-9]+ points?:)")
 HOW_TO_READ = (
-    "In the table of points an empty cell means: not marked yet. Write 0 where there is no answer.",
-    "Text and code stand here as they were typed, formulas too: they are a stranger's, and nothing of them is run.",
+    "In the table of points leave empty what is not marked yet, and write 0 where there is no answer.",
+    "Words and code stand here as they were typed, formulas too: they are a stranger's, so they are only shown.",
     "Plots are in the notebook alone. An id is its path in what was handed in, less `.ipynb` and `.zip`: open it "
     "in a viewer, and run none of its cells.",
 )
