@@ -315,6 +315,7 @@ def test_a_file_that_could_not_be_read(flag):
     why = f"could be marked. The file is no JSON. {OF_FILE[flag]}"
     assert page.text.endswith(f"0 of 15 points Nothing in this file {why}")
     assert "table" not in page.tags
+    assert page.text == seen(feedback_page(ASSIGNMENT, one, Manual({"s04": {WHY: 0.0}})))
     by_hand = feedback_page(ASSIGNMENT, one, Manual({"s04": {WHY: 3.0}}))  # it came by mail
     assert "3 of 15 points" in seen(by_hand)
     assert "table" in Page(by_hand).tags

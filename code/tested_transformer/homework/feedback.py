@@ -73,7 +73,7 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
     body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{identity(marks.id)}</b></p>"]
-    if nothing_read(marks) and not manual.of(marks):
+    if nothing_read(marks) and not any(manual.of(marks).values()):
         body += [_nothing(assignment, about_file)]
     else:
         parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
