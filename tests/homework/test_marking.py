@@ -41,14 +41,14 @@ NOTHING_TO_RUN = {
 @pytest.mark.parametrize(("code", "verdict", "flags"), NOTHING_TO_RUN.values(), ids=NOTHING_TO_RUN)
 def test_a_verdict_says_of_no_function_what_is_so(tmp_path, code, verdict, flags):
     source = read_submission(notebook(tmp_path / "s01.ipynb", code))
-    found = mark_part(HOMEWORK.parts[0], source, 0, None)  # opens no session
+    found = mark_part(HOMEWORK.parts[0], source, 0, pytest.fail)  # opens no session
     assert (found.points, found.verdict, found.flags) == (0.0, verdict, flags)
 
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7", b"[1, 2]"])
 def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, data):
     (tmp_path / "s01.ipynb").write_bytes(data)
-    found = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, None)
+    found = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, pytest.fail)
     assert (found.points, found.verdict, found.flags) == (0.0, "not read", ())
 
 
