@@ -1,12 +1,14 @@
 """Marking and grading in one process: what does not need a jail, and what must be refused."""
 
 import json
+import re
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework import grading
+from tested_transformer.homework.__main__ import self_check_report
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.finding import find_submissions
 from tested_transformer.homework.forbidden import borrowed
@@ -50,6 +52,13 @@ def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, dat
     (tmp_path / "s01.ipynb").write_bytes(data)
     found = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, pytest.fail)
     assert (found.points, found.verdict, found.flags) == (0.0, "not read", ())
+
+
+@pytest.mark.parametrize("verdict", ["not written", "not found", "not read"])
+def test_a_self_check_does_not_cross_out_what_is_not_there(verdict):
+    task = HOMEWORK.parts[0]
+    marks = Marks("yours", "hw01", parts={task.name: PartMarks(0.0, task.points, verdict)})
+    assert re.search(rf"· {task.name} +0 of 2 +{verdict}", self_check_report(HOMEWORK, marks))
 
 
 # --------------------------------------------------------------------------------------- the hunt
