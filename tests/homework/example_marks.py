@@ -95,7 +95,8 @@ REFUSED = replace(
 
 def marks(name: str, **changes) -> Marks:
     """A perfect submission, but for what is said."""
-    whole = Marks(name, "hw09", "d1ge57" * 10, parts=RIGHT, written=ANSWERS, key="5eed" * 16)
+    digest = f"d1ge57 of {name}"
+    whole = Marks(name, "hw09", digest, parts=RIGHT, written=ANSWERS, key="5eed" * 16)
     return replace(whole, **changes)
 
 
@@ -122,7 +123,7 @@ CLASS = [
     marks(
         "s05",
         parts={
-            TEMPERATURE: PartMarks(0.0, 2, "not written", ("missing function",)),
+            TEMPERATURE: PartMarks(0.0, 2, "not found", ("missing function",)),
             ROWS: PartMarks(0.0, 4, "forbidden", ("forbidden",), got="`F.softmax`"),
             HUNT.name: PartMarks(0.0, 4, "not written"),
         },

@@ -1,8 +1,10 @@
 """Every assignment, in one process: solutions get full marks, mistakes lose theirs, stubs get none."""
 
 import ast
+import copy
 import json
 import re
+import sys
 import time
 
 import pytest
@@ -14,11 +16,11 @@ from tested_transformer.homework import check
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.forbidden import uses
 from tested_transformer.homework.marking import HANDED_OUT, hunt_marks, is_written
-from tested_transformer.homework.reading import Source, is_stub, read_submission
+from tested_transformer.homework.reading import Source, is_stub, read_notebook, read_submission
 from tested_transformer.homework.session import _need_small
 from tested_transformer.homework.slicing import needed_for
 from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task, judge_hunt
-from tested_transformer.specs.judge import judge
+from tested_transformer.specs.judge import Run, compare, judge
 
 pytestmark = pytest.mark.plain_types
 EVERY = [each for name in NAMES for each in assignment(name).coded]
@@ -120,6 +122,20 @@ def test_students_get_stubs_and_no_solution(name):
             assert is_stub(Source(left), found[1]), marked["grade_id"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_has_code_beside_it_once_it_is_written_and_not_before(name):
+    experiments = {each.name for each in assignment(name).written if each.kind == "experiment"}
+    written = read_notebook(tool.notebook(name).read_bytes()).beside
+    assert experiments <= set(written)
+    handed_out = copy.deepcopy(NOTEBOOKS[name])
+    for cell in handed_out["cells"]:
+        text = "".join(cell["source"])
+        cell["source"] = re.sub(
+            r"### BEGIN SOLUTION.*### END SOLUTION", "...", text, flags=re.DOTALL
+        )
+    assert not experiments & set(read_notebook(json.dumps(handed_out).encode()).beside)
+
+
 # ------------------------------------------------------------------------------------------- tasks
 
 
@@ -143,6 +159,38 @@ def test_every_mistake_is_rejected_with_a_message_of_its_own(task):
     assert len(task.spec.mutants) >= 3
     messages = [(mutant.name, mutant.cause) for mutant in task.spec.mutants]
     assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=named)
+def test_an_unchanged_call_is_not_said_to_be_with_a_change(task, monkeypatch):
+    """`with -7.5 as padding, the means = NaN` is untrue of a call in which the padding was NaN."""
+    run, module = Run(task.spec, solution(task)), sys.modules[task.spec.cases.__module__]
+    changes = []
+
+    def watched(expected, got, tolerance, what="", like=""):
+        words = "with " if got is run.value(case) else ""
+        if words and what.startswith(words):
+            changes.append(what)
+        return compare(expected, got, tolerance, what, like)
+
+    monkeypatch.setattr(module, "compare", watched)
+    for case in task.spec.cases(1):
+        for check_ in task.spec.checks:
+            if check_.concerns(case):
+                check_.test(run, case)
+    assert changes == []
+
+
+def test_the_words_of_a_check_that_changes_the_padding_are_true():
+    """A student whose means are NaN with NaN as padding reads that, and of -7.5 only what is so."""
+    task = part("hw03.mean_of_words")
+    (wrong,) = (m for m in task.spec.mutants if m.name == "zero times NaN")
+    problem = judge(task.spec, wrong.candidate, seed=1).problem
+    assert re.fullmatch(
+        r"the means = \[\[.*; \S+ at \[\d, \d\], as with -7.5 as padding", problem.expected
+    )
+    assert re.fullmatch(r"the means = \[\[.*nan.*; nan at \[\d, \d\]", problem.got)
+    assert "nan" not in problem.expected
 
 
 @pytest.mark.parametrize("task", TASKS, ids=named)

@@ -19,12 +19,14 @@ from example_marks import (
     RIGHT,
     ROWS,
     RUBRIC,
+    TEMPERATURE,
     TWO_CAUGHT,
     WHY,
     WRONG_AXIS,
     marks,
     stopped,
 )  # fmt: skip
+from handed_in import code, notebook
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +35,10 @@ from tested_transformer.homework.class_pages import class_summary, histogram, wr
 from tested_transformer.homework.feedback import OF_FILE, OF_PART, UNREAD, VERDICTS, feedback_page
 from tested_transformer.homework.marks import PartMarks
 from tested_transformer.homework.page import prose, without_paths
+from tested_transformer.homework.reading import read_notebook
 from tested_transformer.homework.results import Manual, page_name
 
-VOID = {"meta", "link", "br", "wbr"}
+VOID = {"meta", "link", "br"}
 BY_ID = {one.id: one for one in CLASS}
 
 
@@ -45,7 +48,7 @@ class Page(HTMLParser):
     def __init__(self, text: str):
         super().__init__()
         self.text, self.tags, self.found, self.open = "", [], [], []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))  # the word goes on
         self.close()
         assert self.open == []
         self.text = " ".join(self.text.replace("\u00a0", " ").split())
@@ -117,6 +120,11 @@ def test_nothing_of_the_run_is_on_a_page(text):
         assert secret not in text
 
 
+def untouched(verdict="not written"):
+    """The parts of a notebook in which nothing was written, or that could not be read."""
+    return {name: PartMarks(0.0, part.of, verdict) for name, part in RIGHT.items()}
+
+
 def hostile():
     """Marks in which every text that is not ours tries to break out of the page."""
     part = PartMarks(
@@ -130,6 +138,7 @@ def hostile():
         notes=(HOSTILE,),
         parts={**RIGHT, ROWS: wrong, HUNT.name: part},
         written={WHY: HOSTILE, FOUND: HOSTILE},
+        experiments={FOUND: HOSTILE},
     )
 
 
@@ -188,9 +197,30 @@ def test_points_by_hand():
     assert "Explanation · 3 of 3 points Marked by a person hw09" in text
     replaced = seen(feedback_page(ASSIGNMENT, BY_ID["s03"], BY_HAND))
     assert "4 of 4 points" in replaced
-    assert OF_PART["by hand"] in replaced
+    assert replaced.count("By hand") == 2
+    assert f"By hand {OF_PART['by hand']} {OF_PART['timeout']}" in replaced
+    assert VERDICTS["stopped"][1] not in replaced
     none = Manual({"s02": {WHY: 0.0, FOUND: 0.0}})
     assert "4.67 of 15 points Points" in seen(feedback_page(ASSIGNMENT, BY_ID["s02"], none))
+
+
+def test_a_hunt_that_was_marked_by_hand_brings_points():
+    by_hand = Manual({"s03": {HUNT.name: 3.0}})
+    text = seen(feedback_page(ASSIGNMENT, BY_ID["s03"], by_hand))
+    assert "But it must also let every right one pass." in text
+    assert "no points" not in text
+
+
+def test_why_there_are_no_points_is_said_after_a_person_gave_none():
+    nothing = marks("s02", written={})
+    for by_hand in (Manual(), Manual({"s02": {WHY: 0.0, FOUND: 0.0}})):
+        assert seen(feedback_page(ASSIGNMENT, nothing, by_hand)).count("No answer of yours") == 2
+    assert "No answer of yours" not in seen(feedback_page(ASSIGNMENT, BY_ID["s01"], BY_HAND))
+    unread = marks("s02", flags=("unreadable",), parts=untouched("not read"), written={})
+    text = seen(feedback_page(ASSIGNMENT, unread, Manual({"s02": {WHY: 3.0}})))
+    assert text.count("No answer of yours was found: the file could not be read.") == 2
+    assert text.count("File not readable") == 2 * 3
+    assert "Not written" not in text
 
 
 @pytest.mark.parametrize("flag", OF_PART)
@@ -236,7 +266,7 @@ def test_every_verdict_has_words(verdict):
 def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
     one = BY_ID["s05"]
     assert OF_PART["missing function"] in seen(feedback_page(ASSIGNMENT, one))
-    note = "Cell 4 was left out: line 2: invalid syntax."
+    note = "Cell 4: left out, since it is not valid Python (line 2: invalid syntax)."
     left_out = replace(one, flags=("cell left out",), notes=(note,))
     text = seen(feedback_page(ASSIGNMENT, left_out))
     place = text.index("Its cell may be one that was left out, see above.")
@@ -247,11 +277,28 @@ def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
 
 def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
     from tested_transformer.homework.marking import _notes
-    from tested_transformer.homework.reading import CellProblem, Source
 
-    (note,) = _notes(Source(problems=(CellProblem(4, "invalid syntax"),)), ASSIGNMENT)
-    text = seen(feedback_page(ASSIGNMENT, replace(BY_ID["s05"], notes=(note,))))
-    assert "Its cell may be one that was left out" in text
+    for cell in ("def f(x)", "match 1:\n    case 1:\n        def f(): pass", 5):
+        source = replace(read_notebook(notebook(*code(cell))), code="")
+        (note,) = _notes(source, ASSIGNMENT)[-1:]
+        text = seen(feedback_page(ASSIGNMENT, replace(BY_ID["s05"], notes=(note,))))
+        assert "Its cell may be one that was left out" in text, note
+
+
+def test_a_student_reads_what_is_wrong_with_a_cell_and_a_file_in_plain_words():
+    from tested_transformer.homework.marking import _notes
+
+    source = read_notebook(notebook(*code("a = 1", "def f(x)\n    return x")))
+    note = _notes(source, ASSIGNMENT)[0]
+    assert note == "Cell 2: left out, since it is not valid Python (line 1: expected ':')."
+    one = marks("s01", flags=("cell left out",), notes=(note,))
+    assert f"{note} {OF_FILE['cell left out']}" in seen(feedback_page(ASSIGNMENT, one))
+    broken = read_notebook(b"%PDF-1.7")
+    one = marks("s01", flags=(broken.flag,), notes=(broken.sentence,), parts={}, written={})
+    told = "Jupyter could not open it. Download it again, and hand it in again."
+    text = seen(feedback_page(ASSIGNMENT, one))
+    assert f"This file is damaged or is not a notebook: {told}" in text
+    assert "JSON" not in text
 
 
 def test_no_backticks_where_code_is_set_as_code():
@@ -262,12 +309,13 @@ def test_no_backticks_where_code_is_set_as_code():
 
 @pytest.mark.parametrize("flag", sorted(UNREAD))
 def test_a_file_that_could_not_be_read(flag):
-    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
+    none = untouched("not read")
     one = marks("s04", flags=(flag,), notes=("The file is no JSON.",), parts=none, written={})
     page = Page(feedback_page(ASSIGNMENT, one))
     why = f"could be marked. The file is no JSON. {OF_FILE[flag]}"
     assert page.text.endswith(f"0 of 15 points Nothing in this file {why}")
     assert "table" not in page.tags
+    assert page.text == seen(feedback_page(ASSIGNMENT, one, Manual({"s04": {WHY: 0.0}})))
     by_hand = feedback_page(ASSIGNMENT, one, Manual({"s04": {WHY: 3.0}}))  # it came by mail
     assert "3 of 15 points" in seen(by_hand)
     assert "table" in Page(by_hand).tags
@@ -309,11 +357,12 @@ def test_answers_question_by_question_with_the_rubric():
     text = written_page(ASSIGNMENT, CLASS[::-1])
     for line in RUBRIC.split("\n"):
         assert line in text
-    assert text.index(RUBRIC[:9]) < text.index("<h4>s01</h4>") < text.index("<h4>s02</h4>")
+    heads = [text.index(f'<h4><span class="id">{name}</span></h4>') for name in ("s01", "s02")]
+    assert [text.index(RUBRIC[:9]), *heads] == sorted([text.index(RUBRIC[:9]), *heads])
     assert '<pre dir="auto">\nThe sum of $d$ products has variance $d$.\n\n- so the' in text
     assert "Your answer" not in text
     assert f'<article class="answer" id="{WHY}--{page_name("s06/hw09")[:-5]}">' in text
-    assert re.findall("No answer was found: ([^.]*)[.]", seen(text)) == ["s04 ", "s02 , s04 "]
+    assert re.findall(r"No answer was found:((?: s0\d)*)", seen(text)) == [" s04", " s02 s04"]
     assert text.count('<article class="answer"') == 2 * 6 - 3
     assert text == written_page(ASSIGNMENT, CLASS)
 
@@ -335,12 +384,56 @@ def test_what_was_handed_out_above_an_answer_is_not_shown(typed, shown):
     assert "<article" not in only
 
 
+def test_each_points_of_a_rubric_begin_a_line():
+    rubric = (
+        "1 point: x is 1 (half a point for y). 2 points: z, of 3 points in the plane. 1\npoint: w."
+    )
+    why = replace(ASSIGNMENT.written[0], rubric=rubric)
+    text = written_page(replace(ASSIGNMENT, parts=(why,)), CLASS)
+    shown = re.search(r'<p class="lines">(.*?)</p>', text, re.DOTALL)[1]
+    assert shown == (
+        "1 point: x is 1 (half a point for y).\n2 points: z, of 3 points in the plane. 1\npoint: w."
+    )
+
+
+def test_the_code_of_an_experiment_stands_beside_its_words():
+    typed = "for n in (1, 2):\n    print(n <  2)"
+    one = marks("s01", experiments={FOUND: typed})
+    shown = "<details><summary>Code, 2 lines</summary>\n<pre>\nfor n in (1, 2):\n    print(n &lt;  2)</pre>"
+    text = written_page(ASSIGNMENT, [one])
+    assert text.count(shown) == text.count("<details>") == 1
+    assert text.index("At d = 64") < text.index(shown)
+    alone = written_page(ASSIGNMENT, [replace(one, written={})])
+    assert seen(alone).count("code alone") == 1
+    assert "No answer in words. Code, 2 lines" in seen(alone)
+    assert seen(alone).endswith("No answer was found: s01")
+
+
+def test_answers_say_how_they_are_to_be_read():
+    text = seen(written_page(ASSIGNMENT, CLASS))
+    assert "leave empty what is not marked yet, and write 0 where there is no answer." in text
+    assert "as they were typed, formulas too" in text
+    assert "run none of its cells" in text
+
+
+def test_an_id_may_break_and_is_one_line_otherwise():
+    name = "Jörg Müller_1002_assignsubmission_file_/hw03"
+    broken = "Jörg Müller_<wbr>1002_<wbr>assignsubmission_<wbr>file_<wbr>/<wbr>hw03"
+    one = marks(name, flags=("encoding",))
+    for text in (
+        written_page(ASSIGNMENT, [one]), class_summary(ASSIGNMENT, [one]), feedback_page(ASSIGNMENT, one)
+    ):  # fmt: skip
+        assert f'<span class="id">{broken}</span>' in text
+        assert name in seen(text)
+
+
 def test_the_summary_counts():
     text = seen(class_summary(ASSIGNMENT, CLASS, BY_HAND))
     assert "6 submissions." in text
     # totals: 14.5, 4.67, 2 + 1 + 4, 0, 0, 6
     assert "Mean 5.36, median 5.33 of 15 points. 1 of 6 complete." in text
-    assert f"{ROWS} 1.33 / 4 1 2 0 1 1 1" in text
+    assert f"{ROWS} 1.33 / 4 1 2 0 0 1 1 1" in text
+    assert f"{TEMPERATURE} 1.33 / 2 4 0 0 1 0 0 1" in text
     assert "softmax over the queries hw09.softmax_of_rows The softmax runs" in text
     assert "dim=-2 in place of dim=-1. 2 Wrong in another way: 0." in text
     assert f"mask after the softmax hw09.hunt {MUTANTS[1].symptom} 2 of 4" in text
@@ -348,11 +441,21 @@ def test_the_summary_counts():
     assert f"{ROWS}: by hand {OF_PART['by hand']} 1: s03" in text
 
 
+def test_the_summary_groups_those_with_the_same_file_and_no_student_reads_of_another():
+    copies = [marks(name, digest="of them all") for name in ("s09", "s07", "s08")]
+    unread = [marks(name, digest="") for name in ("s10", "s11")]
+    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], *copies, *unread]))
+    row = "same file These notebooks are the same, byte for byte. 3: s07 s08 s09"
+    assert text.endswith(row)
+    assert text.count("same file") == 1
+    assert "same file" not in feedback_page(ASSIGNMENT, copies[0])
+
+
 def test_the_summary_is_the_same_from_marks_in_any_order():
     twice = [*CLASS, marks("s07", flags=("encoding",))]
     text = class_summary(ASSIGNMENT, twice[::-1])
     assert text == class_summary(ASSIGNMENT, twice)
-    assert "2: s03, s07" in seen(text).replace(" ,", ",")
+    assert "2: s03 s07" in seen(text)
 
 
 def test_the_most_frequent_mistake_comes_first():
@@ -376,15 +479,14 @@ def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
 
 
 def test_the_summary_says_who_pulls_the_mean_down():
-    none = {name: PartMarks(0.0, part.of, "not written") for name, part in RIGHT.items()}
-    untouched = [marks(name, parts=none, written={}) for name in ("s07", "s08")]
-    tried = marks("s09", parts=none)  # answers in words: not untouched
-    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], BY_ID["s04"], *untouched, tried]))
+    as_handed_out = [marks(name, parts=untouched(), written={}) for name in ("s07", "s08")]
+    tried = marks("s09", parts=untouched())  # answers in words: not untouched
+    text = seen(class_summary(ASSIGNMENT, [BY_ID["s01"], BY_ID["s04"], *as_handed_out, tried]))
     assert "5 submissions. Totals Mean 2, median 0" in text
     assert "1 file could not be read. In 2 files nothing is written." in text
     assert "The mean without them is 5." in text  # 10 and 0
     assert "without them" not in seen(class_summary(ASSIGNMENT, [BY_ID["s01"], tried]))
-    one = seen(class_summary(ASSIGNMENT, untouched[:1]))
+    one = seen(class_summary(ASSIGNMENT, as_handed_out[:1]))
     assert "1 submission. Totals" in one
     assert "read" not in one
     assert "In 1 file nothing is written." in one
@@ -482,4 +584,50 @@ def test_in_a_browser(chrome, tmp_path, name):
             assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert said == []
+    page.close()
+
+
+AWKWARD = (
+    "Jörg Müller_1002_assignsubmission_file_/hw03",
+    "Jörg Müller_1002_assignsubmission_file_/Homework 3 FINAL (2)/hw03-Copy1",
+    "王小明_1005_assignsubmission_file_/hw03",
+)
+AWKWARD_CLASS = [replace(one, id=name) for name, one in zip(AWKWARD, CLASS[:3], strict=True)]
+NOT_CUT_OFF = {
+    "feedback": feedback_page(ASSIGNMENT, AWKWARD_CLASS[1], BY_HAND),
+    "class": class_summary(ASSIGNMENT, AWKWARD_CLASS),
+    "written": written_page(ASSIGNMENT, AWKWARD_CLASS),
+}
+CUT_OFF = """() => [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth)
+  .map(e => e.getAttribute('aria-label'))"""
+ON_SCREEN = """() => [...document.querySelectorAll('td')].filter(e => {
+  const box = e.getBoundingClientRect(); return box.left < 0 || box.right > innerWidth || !box.width;
+}).map(e => e.textContent)"""
+BROKEN_IN_TWO = """() => [...document.querySelectorAll('.id')].filter(e =>
+  getComputedStyle(e).display !== 'inline').length"""
+
+
+@pytest.mark.parametrize("width", [360, 390, 1280])
+@pytest.mark.parametrize("name", NOT_CUT_OFF)
+def test_no_table_is_cut_off_and_no_id_stands_apart(chrome, tmp_path, name, width):
+    path = tmp_path / "page.html"
+    path.write_text(NOT_CUT_OFF[name], encoding="utf-8")
+    page = chrome.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    for looked_for in (CUT_OFF, ON_SCREEN):
+        assert page.evaluate(looked_for) == []
+    assert page.evaluate(BROKEN_IN_TWO) == 0
+    page.close()
+
+
+def test_a_narrow_table_names_each_number(chrome, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(NOT_CUT_OFF["class"], encoding="utf-8")
+    page = chrome.new_page(viewport={"width": 390, "height": 800})
+    page.goto(path.as_uri())
+    named = "e => getComputedStyle(e, '::before').content"
+    cells = [page.evaluate(named, cell) for cell in page.query_selector_all(".stack td")]
+    assert cells[:4] == ['"Mean points"', '"right"', '"wrong"', '"not written"']
+    page.set_viewport_size({"width": 1280, "height": 800})
+    assert page.evaluate(named, page.query_selector(".stack td")) == "none"
     page.close()

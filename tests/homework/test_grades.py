@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tested_transformer.homework.manual import read_manual
+from tested_transformer.homework.page import identity
 from tested_transformer.homework.reports import write_reports
 from tested_transformer.homework.results import (
     Manual,
@@ -69,8 +70,21 @@ def test_the_table_leads_to_each_page(tmp_path):
     assert lines[0].endswith("  6 pages, one for each submission")
     for row in read((tmp_path / "grades.csv").read_bytes().decode()):
         text = (tmp_path / "feedback" / row["feedback"]).read_text(encoding="utf-8")
-        assert f"<b>{row['id']}</b>" in text
+        assert f"<b>{identity(row['id'])}</b>" in text
     assert "1 page, one" in next(write_reports(tmp_path, ASSIGNMENT, CLASS[:1]))
+
+
+def test_the_same_file_is_named_and_costs_nothing():
+    copies = [marks(f"s{n}", digest="the same", flags=("slow",)) for n in (11, 12, 13, 14, 15)]
+    unread = [marks(name, digest="") for name in ("s20", "s21")]
+    pair = [marks("s30", digest="two"), marks("s30-Copy1", digest="two")]
+    rows = {row["id"]: row for row in read(grades_csv(ASSIGNMENT, [*copies[::-1], *unread, *pair]))}
+    assert rows["s11"]["flags"] == "slow; same file as s12, s13, s14 and 1 more"
+    assert rows["s30"]["flags"] == "same file as s30-Copy1"
+    assert rows["s30-Copy1"]["flags"] == "same file as s30"
+    assert rows["s20"]["flags"] == rows["s21"]["flags"] == ""
+    alone = read(grades_csv(ASSIGNMENT, pair[:1]))
+    assert {**rows["s30"], "flags": ""} == alone[0]
 
 
 def test_an_unreadable_file_gets_nothing_and_says_why():

@@ -61,7 +61,10 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
         {"hw03.count_pairs": "right"},
         {"": {"encoding"}},
     )
-    nothing = {flag: Expected(flags={"": {flag}}) for flag in ("empty", "not a notebook")}
+    unread = dict.fromkeys(FULL, "not read")
+    nothing = {
+        flag: Expected(verdicts=unread, flags={"": {flag}}) for flag in ("empty", "not a notebook")
+    }
     return {
         "perfect.ipynb": (dump(perfect), everything()),
         "half right.ipynb": (dump(half), half_expected),
@@ -191,6 +194,9 @@ def test_answers_in_words_are_those_that_were_written(graded):
     _, marks, _ = graded
     assert marks["export/blank"].written == {}
     assert set(marks["export/perfect"].written) == {part.name for part in HOMEWORK.written}
+    assert marks["export/blank"].experiments == {}
+    (experiment,) = (part.name for part in HOMEWORK.written if part.kind == "experiment")
+    assert set(marks["export/perfect"].experiments) == {experiment}
 
 
 @needs_jail

@@ -1,18 +1,22 @@
 """Marking and grading in one process: what does not need a jail, and what must be refused."""
 
 import json
+import re
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework import grading
+from tested_transformer.homework.__main__ import self_check_report
 from tested_transformer.homework.assignments import NAMES, assignment, part
 from tested_transformer.homework.finding import find_submissions
 from tested_transformer.homework.forbidden import borrowed
 from tested_transformer.homework.grading import FAILED, grade
 from tested_transformer.homework.jail import JailMissing, Limits
+from tested_transformer.homework.marking import mark_part
 from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
+from tested_transformer.homework.reading import read_submission
 from tested_transformer.homework.tasks import Hunt, check, judge_hunt
 from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
@@ -25,6 +29,36 @@ def notebook(path, code):
     cell = {"cell_type": "code", "metadata": {}, "source": code, "outputs": []}
     path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
     return path
+
+
+# ------------------------------------------------------------------------------ nothing to be run
+
+NOTHING_TO_RUN = {
+    "as handed out": ("def look_up(*given):\n    ...", "not written", ()),
+    "another name": ("def lookup(*given):\n    return 1", "not found", ("missing function",)),
+    "a cell that is no Python": ("def look_up(x\n    return 1", "not found", ()),
+}
+
+
+@pytest.mark.parametrize(("code", "verdict", "flags"), NOTHING_TO_RUN.values(), ids=NOTHING_TO_RUN)
+def test_a_verdict_says_of_no_function_what_is_so(tmp_path, code, verdict, flags):
+    source = read_submission(notebook(tmp_path / "s01.ipynb", code))
+    found = mark_part(HOMEWORK.parts[0], source, 0, pytest.fail)  # opens no session
+    assert (found.points, found.verdict, found.flags) == (0.0, verdict, flags)
+
+
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.7", b"[1, 2]"])
+def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, data):
+    (tmp_path / "s01.ipynb").write_bytes(data)
+    found = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, pytest.fail)
+    assert (found.points, found.verdict, found.flags) == (0.0, "not read", ())
+
+
+@pytest.mark.parametrize("verdict", ["not written", "not found", "not read"])
+def test_a_self_check_does_not_cross_out_what_is_not_there(verdict):
+    task = HOMEWORK.parts[0]
+    marks = Marks("yours", "hw01", parts={task.name: PartMarks(0.0, task.points, verdict)})
+    assert re.search(rf"· {task.name} +0 of 2 +{verdict}", self_check_report(HOMEWORK, marks))
 
 
 # --------------------------------------------------------------------------------------- the hunt

@@ -179,7 +179,9 @@ def test_a_broken_cell_is_named_and_the_others_stay(text, message):
 
 def test_definitions_inside_a_match_are_named():
     source = read("match 1:\n    case 1:\n        def f(): pass\na = 1")
-    message = "line 1: left out, being inside `match`: f"
+    message = (
+        "line 1 was left out, since it defines `f` inside a `match`, where the grader does not look"
+    )
     assert source.problems == (CellProblem(1, message),)
 
 
@@ -268,6 +270,34 @@ def test_a_name_that_is_not_single_is_an_error(name):
 # --------------------------------------------------------------------------- notebooks of every kind
 
 
+def test_code_is_found_beside_the_answer_to_the_same_question():
+    def own(text, **nbgrader):
+        return {**code(text)[0], "metadata": {"nbgrader": {"solution": True, **nbgrader}}}
+
+    handed_out = {"metadata": {"nbgrader": {"solution": False, "grade_id": "code-1"}}}
+    cells = [
+        markdown("## 1 Why", solution=False),
+        own("def f(x): return x", grade_id="f"),
+        markdown("Because.", solution=True, grade_id="why"),
+        markdown("## 2 How far\n\nMeasure.", solution=False),
+        {**code("import data")[0], **handed_out},
+        own("SEED, STEPS = 0, 20\n...", grade_id="far-code"),
+        *code("print(f(1))"),
+        markdown("### A heading of my own"),
+        *code("", "%%bash\nls"),
+        markdown("Write down what you found.", solution=False),
+        markdown("16 steps.", solution=True, grade_id="far"),
+        *code("plot()"),
+        markdown("## 3 Last", solution=False),
+        markdown("Nothing.", solution=True, grade_id="last"),
+    ]
+    beside = read_notebook(notebook(*cells)).beside
+    assert beside == {
+        "why": "def f(x): return x",
+        "far": "print(f(1))\n\n\n%%bash\nls\n\n\nplot()",
+    }
+
+
 def test_format_3():
     cells = [
         {"cell_type": "heading", "level": 2, "source": ["Why"]},
@@ -290,7 +320,9 @@ def test_other_cells_and_cells_that_are_none():
     cells += [{"cell_type": ["code"], "source": "e = 1"}, {"cell_type": "markdown", "source": 5}]
     source = read_notebook(notebook(*cells, *code({}, ["x", 1], "a = 1")))
     assert source.code == "# cell 11\na = 1\n"
-    assert source.problems == tuple(CellProblem(n, "the cell holds no text") for n in (9, 10))
+    assert source.problems == tuple(
+        CellProblem(n, "left out, since it holds no text") for n in (9, 10)
+    )
 
 
 BAD_FILES = {

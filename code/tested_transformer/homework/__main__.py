@@ -23,7 +23,7 @@ from .results import NOT_MARKED, total
 from .tasks import Assignment, Hunt
 
 BARE = "--without-jail-for-my-own-code"
-SIGNS = {"right": "✓", "not written": "·"}
+SIGNS = {"right": "✓", "not written": "·", "not found": "·", "not read": "·"}
 
 
 def main(arguments: list[str] | None = None) -> int:

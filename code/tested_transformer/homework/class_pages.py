@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from .feedback import OF_FILE, OF_PART, nothing_read
 from .marks import Marks
-from .page import bar, code, count, of_points, page, points, prose, said, table
+from .page import bar, code, count, identity, items, of_points, page, points, prose, said, table
 from .results import (
     NOT_MARKED,
     Manual,
@@ -18,14 +18,24 @@ from .results import (
     file_stem,
     is_complete,
     points_of,
+    same_file,
     total,
 )
 from .tasks import Assignment, Hunt, Written
 
-VERDICTS = ("right", "wrong", "not written", "stopped", "forbidden")
+VERDICTS = ("right", "wrong", "not written", "not found", "stopped", "forbidden")
 MOST_COLUMNS = 12
 # What the handed out notebook says above an answer: **Your answer.**, **What you found.**
 HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
+
+# Where the next line of a rubric begins: "1 point: ...", "2 points: ...".
+RUBRIC_LINE = re.compile(r"\s+(?=[0-9]+ points?:)")
+HOW_TO_READ = (
+    "In the table of points leave empty what is not marked yet, and write 0 where there is no answer.",
+    "Words and code stand here as they were typed, formulas too: they are a stranger's, so they are only shown.",
+    "Plots are in the notebook alone. An id is its path in what was handed in, less `.ipynb` and `.zip`: open it "
+    "in a viewer, and run none of its cells.",
+)
 
 
 # ------------------------------------------------------------------------------------ answers in words
@@ -34,13 +44,14 @@ HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
 def written_page(assignment: Assignment, marks: Sequence[Marks]) -> str:
     """All answers in words, question by question, with the rubric beside them.
 
-    An answer is shown as it was typed, less the words above it that were handed out. Each has an anchor: the part's name, then `file_stem` of the id.
+    An answer is shown as it was typed, less the words above it that were handed out, and with an
+    experiment's its code. Each has an anchor: the part's name, then `file_stem` of the id.
     """
     title = f"{assignment.name}: answers in words"
     marks = sorted(marks, key=lambda one: one.id)
     body = [f"<h1>{said(title)}</h1>", f"<p>{count(len(marks), 'submission')}.</p>"]
     if marks and assignment.written:
-        body += ["<h2>Submissions</h2>", _index(assignment, marks)]
+        body += [items(map(prose, HOW_TO_READ)), "<h2>Submissions</h2>", _index(assignment, marks)]
     body += [_question(part, marks) for part in assignment.written]
     return page(title, "\n".join(body), broad=True)
 
@@ -51,13 +62,8 @@ def _anchor(part: Written, one: Marks) -> str:
 
 def _index(assignment: Assignment, marks: Sequence[Marks]) -> str:
     """Links from each id to its answers."""
-    rows = [[said(one.id), *(_link(part, one) for part in assignment.written)] for one in marks]
+    rows = [[identity(one.id), *(_link(part, one) for part in assignment.written)] for one in marks]
     return table("Where the answers are", ["id", *(part.name for part in assignment.written)], rows)
-
-
-def _id(name: str) -> str:
-    """An id as HTML: it may break anywhere, being as long as its author likes."""
-    return f'<span class="id">{said(name)}</span>'
 
 
 def _text(part: Written, one: Marks) -> str:
@@ -69,22 +75,28 @@ def _text(part: Written, one: Marks) -> str:
 
 
 def _link(part: Written, one: Marks) -> str:
-    if not _text(part, one):
+    if not _is_shown(part, one):
         return '<span class="soft">no answer</span>'
-    label = said(f"{part.name} of {one.id}")
-    return f'<a href="#{_anchor(part, one)}" aria-label="{label}">answer</a>'
+    words = "answer" if _text(part, one) else "code alone"
+    label = said(f"{words}: {part.name} of {one.id}")
+    return f'<a href="#{_anchor(part, one)}" aria-label="{label}">{words}</a>'
+
+
+def _is_shown(part: Written, one: Marks) -> bool:
+    """Whether there is something to read: words, or an experiment's code."""
+    return bool(_text(part, one) or one.experiments.get(part.name))
 
 
 def _question(part: Written, marks: Sequence[Marks]) -> str:
-    answers = "\n".join(_answer(part, one) for one in marks if _text(part, one))
-    without = [_id(one.id) for one in marks if not _text(part, one)]
-    nobody = f'<p class="soft">No answer was found: {", ".join(without)}.</p>' if without else ""
+    answers = "\n".join(_answer(part, one) for one in marks if _is_shown(part, one))
+    without = [identity(one.id) for one in marks if not _text(part, one)]
+    nobody = f'<p class="soft">No answer was found:</p>\n{items(without)}' if without else ""
     return f"""<h2>{code(part.name)}</h2>
 <p class="soft">{said(part.kind.capitalize())} · {count(part.points, "point")}</p>
 <div class="question">
 <aside class="rubric" aria-label="Rubric of {said(part.name)}"><div>
 <h3>Rubric</h3>
-<p class="lines">{prose(part.rubric)}</p>
+<p class="lines">{prose(RUBRIC_LINE.sub(chr(10), part.rubric))}</p>
 </div></aside>
 <div>
 {answers}
@@ -94,8 +106,22 @@ def _question(part: Written, marks: Sequence[Marks]) -> str:
 
 
 def _answer(part: Written, one: Marks) -> str:
-    shown = f'<pre dir="auto">\n{said(_text(part, one))}</pre>'  # HTML drops the first end of line
-    return f'<article class="answer" id="{_anchor(part, one)}">\n<h4>{said(one.id)}</h4>\n{shown}\n</article>'
+    text, typed = _text(part, one), one.experiments.get(part.name, "")
+    shown = f'<pre dir="auto">\n{said(text)}</pre>'  # HTML drops the first end of line
+    lines = [
+        f'<article class="answer" id="{_anchor(part, one)}">',
+        f"<h4>{identity(one.id)}</h4>",
+        shown if text else '<p class="soft">No answer in words.</p>',
+        _code_typed(typed) if typed else "",
+        "</article>",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _code_typed(text: str) -> str:
+    """The code of an experiment, to be unfolded."""
+    length = count(text.count("\n") + 1, "line")
+    return f"<details><summary>Code, {length}</summary>\n<pre>\n{said(text)}</pre></details>"
 
 
 # ------------------------------------------------------------------------------------- how the class did
@@ -287,14 +313,16 @@ def _got_away(assignment: Assignment, marks: Sequence[Marks], manual: Manual) ->
 
 
 def _flags(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
-    """Every flag with the ids that have it."""
+    """Every flag with the ids that have it, and the ids that share a file."""
     found: dict[str, list[str]] = {}
     for one in marks:
         for flag in dict.fromkeys(every_flag(assignment, one, manual)):
             found.setdefault(flag, []).append(one.id)
+    groups = {tuple(sorted([name, *others])) for name, others in same_file(marks).items()}
+    flagged = [*sorted(found.items()), *(("same file", ids) for ids in sorted(groups))]
     rows = [
-        [_named(flag, _meaning(flag)), f"{len(ids)}: {', '.join(map(_id, ids))}"]
-        for flag, ids in sorted(found.items())
+        [_named(flag, _meaning(flag)), f"{len(ids)}:{items(map(identity, ids))}"]
+        for flag, ids in flagged
     ]
     caption = "Flags, and the submissions that have them"
     return table(caption, ["Flag", "Submissions"], rows) if rows else "<p>None.</p>"
@@ -302,5 +330,7 @@ def _flags(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> st
 
 def _meaning(flag: str) -> str:
     """What a flag means, as the student reads it; nothing for an unknown one."""
+    if flag == "same file":
+        return "These notebooks are the same, byte for byte."
     _, separator, of_part = flag.partition(": ")
     return OF_PART.get(of_part, "") if separator else OF_FILE.get(flag, "")

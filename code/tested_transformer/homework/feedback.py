@@ -6,7 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 
 from .marks import Marks, PartMarks
-from .page import code, count, items, of_points, page, points, prose, said, table, without_paths
+from .page import (
+    code,
+    count,
+    identity,
+    items,
+    of_points,
+    page,
+    points,
+    prose,
+    said,
+    table,
+    without_paths,
+)
 from .results import NOT_MARKED, Manual, is_complete, is_replaced, points_of, total
 from .tasks import Assignment, Hunt, Task, Written
 
@@ -14,17 +26,19 @@ VERDICTS = {  # sign, words, color
     "right": ("✓", "Right", "right"),
     "wrong": ("✗", "Not right yet", "wrong"),
     "not written": ("·", "Not written", "soft"),
+    "not found": ("·", "Not found", "soft"),
+    "not read": ("·", "File not readable", "soft"),
     "stopped": ("■", "Stopped before it had answered", "stopped"),
     "forbidden": ("✗", "Uses what the task forbids", "wrong"),
 }
 OF_FILE = {  # what a flag of the whole file means; what was found there stands in the notes
-    "cell left out": "A cell is not valid Python, or defines something where it is not looked for, such as in a match.",
+    "cell left out": "What was left out was not marked; all the rest was.",
     "empty": "The file is empty.",
     "encoding": "Save the notebook as UTF-8: letters may have been misread.",
     "grader failed": "The instructor was told, and will have it marked again.",
     "no code": "No cell defines anything.",
     "no notebook": "Hand in the file whose name ends in .ipynb.",
-    "not a notebook": "Download the notebook once more, and open it in Jupyter before you hand it in.",
+    "not a notebook": "Download it again, and hand it in again.",
     "syntax error": "A cell is not Python, and was left out.",
     "too large": "Clear the outputs, save the notebook and hand it in again.",
     "unreadable": "The file could not be read.",
@@ -48,7 +62,7 @@ OF_PART = {  # what a flag of one part means
     "too large": "The answer was larger than the grader takes.",
     "wrong type": "Your function returned values that are no plain numbers.",
 }  # fmt: skip
-LEFT_OUT = re.compile(r"Cell [0-9]+ was left out:")  # how such a note begins
+LEFT_OUT = re.compile(r"Cell [0-9]+: .*left out")  # how such a note begins
 MISSING_WITH_A_CELL = (
     "No function of this name was found. Its cell may be one that was left out, see above."
 )
@@ -58,8 +72,8 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     """One student's page, whole in itself. It names no other student, no solution, no hidden case's seed."""
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
-    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{said(marks.id)}</b></p>"]
-    if nothing_read(marks) and not manual.of(marks):
+    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{identity(marks.id)}</b></p>"]
+    if nothing_read(marks) and not any(manual.of(marks).values()):
         body += [_nothing(assignment, about_file)]
     else:
         parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
@@ -125,6 +139,8 @@ def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
         marked = points_of(part, marks, manual) is not None
         words = "Marked by a person" if marked else "Marked by a person, not yet"
         return f'<span class="soft">{words}</span>'
+    if is_replaced(part, marks, manual):
+        return '<span class="verdict">By hand</span>'
     got = marks.parts.get(part.name)
     if got is None:
         return '<span class="soft">Not looked at</span>'
@@ -148,10 +164,12 @@ def _section(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
         f"<p>{_verdict(part, marks, manual)}</p>",
     ]
     if isinstance(part, Written):
-        lines += [] if marks.written.get(part.name) or reached is not None else [_no_answer()]
-    elif part.name in marks.parts:
-        by_hand = ["by hand"] if is_replaced(part, marks, manual) else []
-        lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
+        lines += [] if marks.written.get(part.name) else [_no_answer(marks)]
+    else:
+        by_hand = is_replaced(part, marks, manual)
+        lines += [f"<p>{OF_PART['by hand']}</p>"] if by_hand else []
+        if part.name in marks.parts:
+            lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
     return '<section class="part">\n' + "\n".join(filter(None, lines)) + "\n</section>"
 
 
@@ -162,27 +180,31 @@ def _kind(part: Task | Hunt | Written) -> str:
     return f"{kind} {code(part.function)}"
 
 
-def _no_answer() -> str:
+def _no_answer(marks: Marks) -> str:
+    """What the student is told where there is no answer in words, whatever points a person gave."""
+    if nothing_read(marks):
+        return "<p>No answer of yours was found: the file could not be read.</p>"
     return "<p>No answer of yours was found: was its cell deleted, or left as it was?</p>"
 
 
-def _of_code(got: PartMarks, by_hand: list[str], notes: Iterable[str]) -> list[str]:
+def _of_code(got: PartMarks, by_hand: bool, notes: Iterable[str]) -> list[str]:
     """The diagnosis, what a hunt caught, and the flags."""
     meanings = dict(OF_PART)
     if any(map(LEFT_OUT.match, notes)):
         meanings["missing function"] = MISSING_WITH_A_CELL
-    sentences = [prose(meanings.get(flag, flag)) for flag in dict.fromkeys([*got.flags, *by_hand])]
-    return [_diagnosis(got), _caught(got), items(sentences) if sentences else ""]
+    sentences = [prose(meanings.get(flag, flag)) for flag in dict.fromkeys(got.flags)]
+    return [_diagnosis(got), _caught(got, by_hand), items(sentences) if sentences else ""]
 
 
-def _caught(got: PartMarks) -> str:
+def _caught(got: PartMarks, by_hand: bool) -> str:
     """How many wrong implementations a test caught; which, is what the next student would ask."""
     every = len(got.caught) + len(got.missed)
     if not every:
         return ""
     hint = f" One that got away: {prose(got.hint)}" if got.hint else ""
     if got.got:
-        hint = " But it must also let every right one pass: until then it brings no points."
+        until = "" if by_hand else ": until then it brings no points"
+        hint = f" But it must also let every right one pass{until}."
     return f"<p>Your test caught {len(got.caught)} of {count(every, 'wrong implementation')}.{hint}</p>"
 
 

@@ -59,6 +59,11 @@ def mark(
         notes=tuple(_notes(source, assignment)),
         parts=parts,
         written=_written(source, assignment),
+        experiments={
+            part.name: source.beside[part.name]
+            for part in assignment.written
+            if part.kind == "experiment" and part.name in source.beside
+        },
         key=key,
     )
 
@@ -78,7 +83,7 @@ def is_written(answer: str) -> bool:
 def _notes(source: Source, assignment: Assignment) -> list[str]:
     """Sentences about the file: what could not be read, and names that are nearly right."""
     notes = [source.sentence] if source.sentence else []
-    notes += [f"Cell {p.cell} was left out: {p.message}." for p in source.problems]
+    notes += [f"Cell {p.cell}: {p.message}." for p in source.problems]
     if not source.code:
         return notes
     wanted = {part.function for part in assignment.coded}
@@ -98,8 +103,10 @@ def mark_part(
 ) -> PartMarks:
     """The marks of one code task or bug hunt."""
     none = partial(PartMarks, points=0.0, of=part.points)
+    if not source.code and source.flag != "no code":
+        return none(verdict="not read")
     if not defines(source, part.function):
-        return none(verdict="not written", flags=("missing function",) if source.code else ())
+        return none(verdict="not found", flags=("missing function",) if source.code else ())
     if is_stub(source, part.function):
         return none(verdict="not written")
     code = needed_for(source.code, part.function)

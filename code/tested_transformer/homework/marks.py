@@ -14,8 +14,9 @@ from ..keeping import replace_whole
 class PartMarks:
     """The marks of one code task or bug hunt.
 
-    verdict: "right", "wrong", "not written" (a stub, or nothing of that name), "stopped" (by a limit, or
-    it ended itself) or "forbidden" (a library function that the task forbids).
+    verdict: "right", "wrong", "not written" (a stub), "not found" (nothing of that name), "not read" (the
+    file could not be), "stopped" (by a limit, or it ended itself) or "forbidden" (a library function that
+    the task forbids).
     """
 
     points: float | int
@@ -45,6 +46,7 @@ class Marks:
     notes: tuple[str, ...] = ()  # sentences for the student about the file and its cells
     parts: dict[str, PartMarks] = field(default_factory=dict)  # by the part's name
     written: dict[str, str] = field(default_factory=dict)  # answers in words, by the part's name
+    experiments: dict[str, str] = field(default_factory=dict)  # their code, by the part's name
     key: str = ""  # of the run: seed, limits and the version of the tasks
 
     @property

@@ -46,11 +46,11 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
   border-bottom: 1px solid var(--edge); overflow-wrap: break-word; }
-.id { display: inline-block; max-width: 20rem; overflow-wrap: anywhere; }
+.id { overflow-wrap: anywhere; }
 th { font-weight: 600; } thead th { color: var(--soft); vertical-align: bottom; }
 tbody th { font-weight: 400; }
 tfoot th, tfoot td { font-weight: 600; border-bottom: 0; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; } td.number { white-space: nowrap; }
 .say { display: block; min-width: 11rem; color: var(--soft); }
 .bar { display: block; width: 8rem; max-width: 100%; height: .5rem; margin-top: .3rem; background: var(--track);
   border-radius: .25rem; overflow: hidden; }
@@ -67,6 +67,15 @@ svg .column { fill: var(--accent); } svg line { stroke: var(--soft); }
 .answer { background: var(--panel); border: 1px solid var(--edge); border-radius: .5rem;
   padding: .7rem 1rem; margin: 0 0 .8rem; scroll-margin-top: 1rem; }
 .answer:target { border-color: var(--accent); }
+details { margin-top: .6rem; }
+summary { cursor: pointer; }
+summary:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+@media (max-width: 34rem) {
+  .stack thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .stack tr { display: block; border-bottom: 1px solid var(--edge); padding: .4rem 0; }
+  .stack th[scope=row] { display: block; border: 0; padding: 0 0 .2rem; }
+  .stack td { display: inline-block; border: 0; padding: 0 1.2rem .2rem 0; text-align: left; }
+  .stack td::before { content: attr(data-name); color: var(--soft); margin-right: .5rem; } }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
   .bar { width: 4.5rem; } th, td { padding-right: .5rem; } }
 @media print { :root { color-scheme: light; --page: #fff; --panel: #fff; --ink: #000; --soft: #444;
@@ -127,6 +136,11 @@ def code(name: str) -> str:
     return "<code>" + re.sub(r"([._-])", r"\1<wbr>", said(name)) + "</code>"
 
 
+def identity(name: str) -> str:
+    """An id as HTML, which may break after what joins its parts, and anywhere if a part is too long."""
+    return '<span class="id">' + re.sub(r"([/._-])", r"\1<wbr>", said(name)) + "</span>"
+
+
 def points(number: float) -> str:
     """Points as people write them: 2, 1.33."""
     return str(plain_number(number))
@@ -163,22 +177,24 @@ def table(
 ) -> str:
     """A table of HTML cells, the first of each row its header.
 
-    Columns whose header begins with # hold numbers. A table that is too wide scrolls by itself.
+    Columns whose header begins with # hold numbers. A table that is too wide scrolls by itself; on a
+    narrow screen one of more than three columns shows its rows as blocks, each cell with its column's name.
     """
+    names = [said(name.lstrip("#")) for name in header]
+    stack = ' class="stack"' if len(header) > 3 else ""
     classes = [' class="number"' if name.startswith("#") else "" for name in header]
 
     def line(cells: Sequence[str]) -> str:
-        first, *rest = zip(cells, classes, strict=True)
-        others = "".join(f"<td{kind}>{cell}</td>" for cell, kind in rest)
+        first, *rest = zip(cells, classes, names, strict=True)
+        others = "".join(f'<td{kind} data-name="{name}">{cell}</td>' for cell, kind, name in rest)
         return f'<tr><th scope="row"{first[1]}>{first[0]}</th>{others}</tr>\n'
 
-    names = "".join(
-        f'<th scope="col"{kind}>{said(name.lstrip("#"))}</th>'
-        for name, kind in zip(header, classes, strict=True)
+    heads = "".join(
+        f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(names, classes, strict=True)
     )
     end = f"<tfoot>\n{line(foot)}</tfoot>\n" if foot else ""
     return (
-        f'<div class="wide" role="region" tabindex="0" aria-label="{said(caption)}">\n<table>\n'
-        f"<caption>{said(caption)}</caption>\n<thead><tr>{names}</tr></thead>\n"
+        f'<div class="wide" role="region" tabindex="0" aria-label="{said(caption)}">\n<table{stack}>\n'
+        f"<caption>{said(caption)}</caption>\n<thead><tr>{heads}</tr></thead>\n"
         f"<tbody>\n{''.join(line(row) for row in rows)}</tbody>\n{end}</table>\n</div>"
     )

@@ -7,13 +7,14 @@ import json
 import os
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import complain
 from .finding import MAX_NOTEBOOK, MB, Refused, Submission, writable
 
+NO_NOTEBOOK = "This file is damaged or is not a notebook: Jupyter could not open it."
 MAX_CODE = 500_000  # the Python in it: its syntax tree takes about 200 times as much memory
 
 
@@ -22,7 +23,7 @@ class CellProblem:
     """Something that was left out of a notebook, and why."""
 
     cell: int  # from 1, counting cells of all kinds
-    message: str
+    message: str  # what of it was left out and why, for its author: "left out, since ..."
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Source:
 
     code: str = ""  # what may define something, in the notebook's order: the last of a name wins
     answers: dict[str, str] = field(default_factory=dict)  # markdown, by nbgrader id or by heading
+    beside: dict[str, str] = field(
+        default_factory=dict
+    )  # code written for an answer, by nbgrader id
     problems: tuple[CellProblem, ...] = ()
     flag: str = ""
     sentence: str = ""
@@ -66,14 +70,13 @@ def read_notebook(data: bytes) -> Source:
     except Refused as trouble:
         return Source(flag=trouble.flag, sentence=str(trouble))
     code, problems = _code(cells)
-    answers = _answers(cells)
+    source = Source(code, _answers(cells), _code_beside(cells), problems)
     if not code:
-        sentence = "No cell defines anything."
-        return Source("", answers, problems, "no code", sentence)
+        return replace(source, flag="no code", sentence="No cell defines anything.")
     if encoding != "utf-8":
         sentence = f"The file is not in UTF-8: it was read as {encoding}."
-        return Source(code, answers, problems, "encoding", sentence)
-    return Source(code, answers, problems)
+        return replace(source, flag="encoding", sentence=sentence)
+    return source
 
 
 def defines(source: Source, name: str) -> bool:
@@ -124,10 +127,10 @@ def _cells(data: bytes) -> tuple[list[Any], str]:
     except RecursionError:
         raise Refused("not a notebook", "The file is nested too deeply.") from None
     except ValueError:
-        raise Refused("not a notebook", "The file is no JSON, which a notebook is.") from None
+        raise Refused("not a notebook", NO_NOTEBOOK) from None
     cells = _listed_cells(notebook)
     if cells is None:
-        raise Refused("not a notebook", "The file is JSON, but not of a notebook.")
+        raise Refused("not a notebook", "This file is not a notebook: it has no cells.")
     return cells, encoding
 
 
@@ -195,13 +198,14 @@ def _code(cells: list[Any]) -> tuple[str, tuple[CellProblem, ...]]:
             continue
         text = _cell_text(cell)
         if text is None:
-            problems.append(CellProblem(number, "the cell holds no text"))
+            problems.append(CellProblem(number, "left out, since it holds no text"))
             continue
         try:
             kept, lost = _definitions(text)
         except SyntaxError as error:
             place = f"line {error.lineno}: " if error.lineno else ""
-            problems.append(CellProblem(number, writable(f"{place}{error.msg}")))
+            why = f"left out, since it is not valid Python ({place}{error.msg})"
+            problems.append(CellProblem(number, writable(why)))
             continue
         problems += [CellProblem(number, message) for message in lost]
         # A notebook may import from __future__ in any cell, a module only at its top.
@@ -293,9 +297,11 @@ def _lost(node: ast.stmt) -> str:
             names.append(part.name)
         elif isinstance(part, (ast.Import, ast.ImportFrom)):
             names += [alias.asname or alias.name for alias in part.names]
-    kind = type(node).__name__.lower()
-    listed = ", ".join(names[:5])
-    return f"line {node.lineno}: left out, being inside `{kind}`: {listed}" if names else ""
+    if not names:
+        return ""
+    kind, listed = type(node).__name__.lower(), ", ".join(f"`{name}`" for name in names[:5])
+    why = f"it defines {listed} inside a `{kind}`, where the grader does not look"
+    return f"line {node.lineno} was left out, since {why}"
 
 
 def statement_text(lines: list[bytes], node: Any) -> str:
@@ -392,6 +398,38 @@ def _answers(cells: list[Any]) -> dict[str, str]:
             found.setdefault(title, []).append("\n".join(lines).strip())
     joined = {name: "\n\n".join(filter(None, parts)) for name, parts in found.items()}
     return {name: text for name, text in joined.items() if text}
+
+
+def _code_beside(cells: list[Any]) -> dict[str, str]:
+    """The code that was written for each answer that nbgrader knows: under the same question's heading."""
+    questions: list[tuple[list[str], list[str]]] = [([], [])]  # names of answers, texts of code
+    for cell in cells:
+        text = _cell_text(cell)
+        if text is None:
+            continue
+        name = _nbgrader_id(cell)
+        if _is_code(cell):
+            if name != "" and not _holds_nothing(text):
+                questions[-1][1].append(text.strip("\n"))
+        elif name:
+            questions[-1][0].append(name)
+        elif name == "" and len(_sections(text, "")) > 1:
+            questions.append(([], []))
+    return {name: "\n\n\n".join(texts) for names, texts in questions for name in names if texts}
+
+
+def _holds_nothing(text: str) -> bool:
+    """Whether a cell is still as it was handed out: a comment, `...`, a setting such as `STEPS = 1500`."""
+    try:
+        return all(_is_nothing(node) or _is_setting(node) for node in compile_text(text).body)
+    except SyntaxError:
+        return False
+
+
+def _is_setting(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(
+        statement.value, (ast.Constant, ast.Tuple)
+    )
 
 
 def _nbgrader_id(cell: dict) -> str | None:

@@ -70,6 +70,18 @@ def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[st
     return (*marks.every_flag(), *(f"{name}: by hand" for name in replaced))
 
 
+def same_file(marks: Sequence[Marks]) -> dict[str, list[str]]:
+    """The ids of others that handed in the very same bytes, by id: sorted, and none without any."""
+    ids: dict[str, list[str]] = {}
+    for one in marks:
+        ids.setdefault(one.digest, []).append(one.id)
+    return {
+        one.id: sorted(others)
+        for one in marks
+        if one.digest and (others := [name for name in ids[one.digest] if name != one.id])
+    }
+
+
 def is_replaced(part: Task | Hunt, marks: Marks, manual: Manual) -> bool:
     """Whether a person gave other points than the grader: a copy of its own table replaces nothing."""
     by_hand, found = (points_of(part, marks, which) for which in (manual, NOT_MARKED))
@@ -89,8 +101,10 @@ def plain_number(number: float | None) -> int | float | None:
 def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED) -> str:
     """One line for each submission: points by part in the notebook's order, total, flags, its page.
 
-    An answer in words that nobody has marked yet is empty, and counts nothing in the total.
+    An answer in words that nobody has marked yet is empty, and counts nothing in the total. Flags name
+    the other submissions of the same bytes, which no student's page does.
     """
+    others = same_file(marks)
     parts = [part.name for part in assignment.parts]
     rows: list[list[object]] = [["id", *parts, *NO_PARTS]]
     for one in sorted(marks, key=lambda one: one.id):
@@ -100,10 +114,16 @@ def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = 
             plain_number(total(assignment, one, manual)),
             assignment.points,
             "yes" if is_complete(assignment, one, manual) else "no",
-            "; ".join(every_flag(assignment, one, manual)),
+            "; ".join([*every_flag(assignment, one, manual), *_same_as(others.get(one.id, []))]),
             page_name(one.id),
         ])  # fmt: skip
     return as_csv(rows)
+
+
+def _same_as(others: Sequence[str]) -> list[str]:
+    """The flag that names others with the same file: three of them, and how many more there are."""
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return [f"same file as {', '.join(others[:3])}{more}"] if others else []
 
 
 def written_csv(assignment: Assignment, marks: Sequence[Marks]) -> str:

@@ -514,14 +514,16 @@ def brief(value: Any) -> str:
 
 
 def compare(
-    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = ""
+    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = "", like: str = ""
 ) -> Problem | None:
     """A Problem that shows the first difference, or None if the arrays agree.
 
-    `what` says what the numbers are, where they are not the answer itself.
+    `what` says what the numbers are, where they are not the answer itself. `like` says what was changed
+    where the expected numbers are the candidate's own, of a changed call.
     """
+    as_there = f", as {like}" if like else ""
     if expected.shape != got.shape:
-        return Problem(f"shape {expected.shape}", f"shape {got.shape}")
+        return Problem(f"shape {expected.shape}{as_there}", f"shape {got.shape}")
     place = difference(expected, got, tolerance)
     if place is None:
         return None
@@ -534,7 +536,7 @@ def compare(
     came += f"{brief(got[place])}{where}"
     if came == wanted:  # the difference is beyond the digits that are shown
         came += f", which is off by {abs(float(expected[place]) - float(got[place])):.1g}"
-    return Problem(wanted, came)
+    return Problem(wanted + as_there, came)
 
 
 def _equal(run: Run, case: Case) -> Problem | None:

@@ -237,7 +237,8 @@ def _padding_unread(run: Run, case: Case) -> Problem | None:
     """Other numbers at the padded places: the same answer, to the last bit."""
     x = case.arguments["x"].copy()
     x[~case.arguments["real"]] = -7.5
-    return compare(run.value(case, x=x), run.value(case), 0.0, "with -7.5 as padding, the means")
+    like = "with -7.5 as padding"
+    return compare(run.value(case, x=x), run.value(case), 0.0, "the means", like)
 
 
 def _mean_gradient(run: Run, case: Case) -> Problem | None:
@@ -661,8 +662,8 @@ def _far(run: Run, case: Case) -> Problem | None:
     """The same scores, each row moved back to around 0: the same answer."""
     near = case.arguments["query"].copy()
     near[..., 0] = 0.0
-    what = "with each row of scores moved by one number, the answer"
-    return compare(run.value(case, query=near), run.value(case), run.expected(case)[1], what)
+    tolerance, like = run.expected(case)[1], "with each row of scores moved by one number"
+    return compare(run.value(case, query=near), run.value(case), tolerance, "the answer", like)
 
 
 def _has_odd(case: Case) -> bool:
@@ -677,8 +678,8 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     for buffer in empty.values():
         buffer[unseen] = 0.0
     tolerance = run.expected(case)[1]
-    what = "with zeros in the unwritten slots, the answer"
-    return compare(run.value(case, **empty), run.value(case), tolerance, what)
+    like = "with zeros in the unwritten slots"
+    return compare(run.value(case, **empty), run.value(case), tolerance, "the answer", like)
 
 
 def _gradients(run: Run, case: Case) -> Problem | None:

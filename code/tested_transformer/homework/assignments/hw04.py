@@ -566,8 +566,8 @@ def _far(run: Run, case: Case) -> Problem | None:
     """The same scores, each head's moved back to around 0: the same answer."""
     near = case.arguments["w_query"].copy()
     near[0] = 0.0
-    what = "with each head's scores moved by one number, the answer"
-    return compare(run.value(case, w_query=near), run.value(case), run.expected(case)[1], what)
+    tolerance, like = run.expected(case)[1], "with each head's scores moved by one number"
+    return compare(run.value(case, w_query=near), run.value(case), tolerance, "the answer", like)
 
 
 def _leftovers(run: Run, case: Case) -> Problem | None:
@@ -576,8 +576,8 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     for b, length in enumerate(case.arguments["lengths"]):
         for buffer in changed.values():
             buffer[b, :, length:] = -1.5
-    what = "with other numbers in the free slots, the answer"
-    return compare(run.value(case, **changed), run.value(case), run.expected(case)[1], what)
+    tolerance, like = run.expected(case)[1], "with other numbers in the free slots"
+    return compare(run.value(case, **changed), run.value(case), tolerance, "the answer", like)
 
 
 def _plain_mean(*empty: str):
