@@ -173,8 +173,8 @@ def test_windows_code_page_is_read(tmp_path):
         (f"id,{WHY}\ns01,1\n\ns1,1\n", "line 4, column id: expected the id of a submission, such as 's01'"),
         (f"id,{WHY}\n,1\n", "line 2, column id: .* got ''"),
         (f"id,{WHY}\ns01,1\ns01,1\n", "line 3, column id: expected an id once, got 's01' again"),
-        (f"id,{WHY}\ns01,3.5\n", f"line 2, column {WHY}: expected a number from 0 to 3, got '3.5'"),
-        (f"id,{FOUND}\ns01,-1\n", f"line 2, column {FOUND}: expected a number from 0 to 2, got '-1'"),
+        (f"id,{WHY}\ns01,3.5\n", f"line 2, column {WHY}: expected a number from 0 to 3, or unmarked, got '3.5'"),
+        (f"id,{FOUND}\ns01,-1\n", f"line 2, column {FOUND}: expected a number from 0 to 2, or unmarked, got '-1'"),
         (f"id,{FOUND}\ns01,nan\n", "got 'nan'"),
         (f"id,{FOUND}\ns01,1e0\n", "got '1e0'"),
         (f"id,{FOUND}\ns01,good\n", "got 'good'"),
@@ -283,7 +283,9 @@ def test_a_student_who_is_not_one_submission(gradebook, ids, complaint):
 
 def test_gradebook_points_are_checked_as_any(gradebook):
     path = gradebook("s01", WHY, manual_score=3.5)
-    with pytest.raises(ValueError, match=f"student s01, cell {WHY}: .* 0 to 3, got '3.5'"):
+    with pytest.raises(
+        ValueError, match=f"student s01, cell {WHY}: .* 0 to 3, or unmarked, got '3.5'"
+    ):
         read_manual(path, ASSIGNMENT, ["s01"])
     path = gradebook("s01", WHY, manual_score=3.0, extra_credit=1.0)
     with pytest.raises(ValueError, match="expected no extra credit, got extra credit of 1"):

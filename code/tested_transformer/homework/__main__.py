@@ -11,15 +11,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .assignments import NAMES, assignment
+from .by_hand import keep_manual, kept_manual, marked_again
 from .finding import Submission, find_submissions, passed_over
 from .grading import FAILED, grade
 from .jail import JailError, JailMissing, Limits
 from .manual import read_manual
 from .marking import mark
 from .marks import Marks
+from .page import count
 from .reading import defines, read_submission
-from .reports import keep_manual, write_reports
-from .results import NOT_MARKED, total
+from .reports import write_reports
+from .results import NOT_MARKED, Manual, total
 from .tasks import Assignment, Hunt
 
 BARE = "--without-jail-for-my-own-code"
@@ -85,19 +87,19 @@ def _grade(options: argparse.Namespace) -> int:
     homework = assignment(options.assignment)
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
-    by_hand = None
+    manual, given = kept_manual(options.out), None
     if options.manual:  # before the marking, so that a slip in the table shows at once
         ids = [one.id for one in find_submissions(options.submissions)]
-        by_hand = read_manual(options.manual, homework, ids)
+        given = read_manual(options.manual, homework, ids)
     marks = grade(
         options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
         limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,
     )  # fmt: skip
-    manual = keep_manual(options.out, by_hand)
+    if given:
+        before, manual = manual, keep_manual(options.out, homework, marks, given)
+        print(f"{options.manual}: {_told(given, marked_again(before, manual))}")
     if manual.points:
-        print(
-            f"{options.manual or 'as before'}: points by hand for {len(manual.points)} submissions"
-        )
+        print(f"points by hand: {count(len(manual.points), 'submission')}")
     for line in write_reports(options.out, homework, marks, manual):
         print(line)
     others = [name for name in passed_over(options.submissions)
@@ -110,6 +112,24 @@ def _grade(options: argparse.Namespace) -> int:
     print(f"{len(marks) - failed} marked, {failed} not, by a fault of ours"
           f"{''.join(f'{chr(10)}  {n} x {flag}' for flag, n in sorted(flags.items()))}")  # fmt: skip
     return 1 if failed else 0
+
+
+def _told(given: Manual, again: list[str]) -> str:
+    """What a table of points by hand did."""
+    cells = [number for parts in given.points.values() for number in parts.values()]
+    back = cells.count(None)
+    sentences = [
+        f"points in {count(len(cells) - back, 'cell')} merged",
+        f"in {count(back, 'cell')} taken back" if back else "",
+        f"marked again after a change: {_some(again)}" if again else "",
+    ]
+    return ", ".join(filter(None, sentences))
+
+
+def _some(names: list[str]) -> str:
+    """Three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return ", ".join(names[:3]) + more
 
 
 def _is_below(file: Path, folder: Path) -> bool:

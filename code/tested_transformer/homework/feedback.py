@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator
 
 from .marks import Marks, PartMarks
 from .page import code, count, items, of_points, page, points, prose, said, table, without_paths
-from .results import NOT_MARKED, Manual, is_complete, is_replaced, points_of, total
+from .results import (
+    NOT_MARKED,
+    Manual,
+    is_changed,
+    is_complete,
+    is_marked,
+    is_replaced,
+    points_of,
+    total,
+)
 from .tasks import Assignment, Hunt, Task, Written
 
 VERDICTS = {  # sign, words, color
@@ -90,7 +99,7 @@ def _nothing(assignment: Assignment, why: list[str]) -> str:
 def _total(assignment: Assignment, marks: Marks, manual: Manual) -> str:
     reached, most = points(total(assignment, marks, manual)), assignment.points
     open_points = sum(
-        part.points for part in assignment.parts if points_of(part, marks, manual) is None
+        part.points for part in assignment.parts if not is_marked(part, marks, manual)
     )
     rest = ""
     if not is_complete(assignment, marks, manual):
@@ -124,6 +133,8 @@ def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
     if isinstance(part, Written):
         marked = points_of(part, marks, manual) is not None
         words = "Marked by a person" if marked else "Marked by a person, not yet"
+        if is_changed(part, marks, manual):
+            words = "Marked by a person, before the answer changed"
         return f'<span class="soft">{words}</span>'
     got = marks.parts.get(part.name)
     if got is None:

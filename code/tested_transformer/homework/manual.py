@@ -18,6 +18,7 @@ from ..errors import complain
 from .results import NO_PARTS, Manual, guarded
 from .tasks import Assignment
 
+TAKE_BACK = "unmarked"  # in a cell
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5
 
 
@@ -25,8 +26,8 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
     """The points in a CSV, or in nbgrader's gradebook if the name ends in .db.
 
     The CSV has a column `id` and one for each part that was marked by hand: answers in words, and
-    code parts too, whose points replace the grader's. An empty cell means: not marked. It may
-    come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
+    code parts too, whose points replace the grader's. An empty cell says nothing, and the word
+    "unmarked" takes points back: None. It may come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
     else stands in the grader's own table is passed over: a copy of grades.csv can be filled in.
 
     `ids` are those of the submissions. A student of nbgrader is the submission with that id, or the
@@ -50,8 +51,14 @@ def _points(text: str, place: str, most: int) -> float:
     number = text.strip()
     points = float(number.replace(",", ".")) if NUMBER.fullmatch(number) else None
     if points is None or points > most:
-        raise complain(ValueError, place, repr(text), f"a number from 0 to {most}")
+        wanted = f"a number from 0 to {most}, or {TAKE_BACK}"
+        raise complain(ValueError, place, repr(text), wanted)
     return points
+
+
+def _cell(text: str, place: str, most: int) -> float | None:
+    """Points, or None for those that are taken back. Raises ValueError."""
+    return None if text.strip().lower() == TAKE_BACK else _points(text, place, most)
 
 
 # ------------------------------------------------------------------------------------------------ CSV
@@ -64,7 +71,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     header = _checked_header(f"{path.name}, line {line}", header, assignment)
     known = {**{one: one for one in ids}, **{guarded(one): one for one in ids}}
     most = {part.name: part.points for part in assignment.parts}
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float | None]] = {}
     for line, row in rows:
         place = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
@@ -74,7 +81,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
         if who in found:
             raise complain(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
         found[who] = {
-            name: _points(cell, f"{place}, column {name}", most[name])
+            name: _cell(cell, f"{place}, column {name}", most[name])
             for name, cell in cells.items()
             if cell.strip() and name not in NO_PARTS
         }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .by_hand import keep_shown
 from .class_pages import class_summary, written_page
 from .feedback import feedback_page
 from .marks import Marks, write_whole
@@ -27,25 +27,14 @@ def write_reports(
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
     yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
+    answers = written_page(assignment, marks, manual)
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
-        ("answers.html", written_page(assignment, marks), "what is marked by a person, with rubrics"),
+        ("answers.html", answers, "what is marked by a person, with rubrics"),
         ("written.csv", written_csv(assignment, marks), "to fill in and to give back by --manual"),
-    ):  # fmt: skip
+    ):
         if name != "written.csv" or not (folder / name).exists():
             write_whole(folder / name, text)
         yield f"{folder / name}  {what}"
-
-
-def keep_manual(out: str | Path, manual: Manual | None) -> Manual:
-    """Keep points that a person gave, or give those that were kept: a later run must not lose them.
-
-    Raises: ValueError if what was kept can not be read.
-    """
-    kept = Path(out) / "manual.json"
-    if manual is not None:
-        points = {name: dict(parts) for name, parts in manual.points.items()}
-        write_whole(kept, json.dumps(points, ensure_ascii=False, indent=1) + "\n")
-        return manual
-    return Manual(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else NOT_MARKED
+    keep_shown(folder, assignment, marks)

@@ -29,16 +29,23 @@ NO_PARTS = ("total", "out_of", "complete", "flags", "feedback")
 
 @dataclass(frozen=True)
 class Manual:
-    """Points that a person gave, by the submission's id and then by the part's name."""
+    """What a person gave, by the submission's id and then by the part's name.
 
-    points: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    In a table that was just read, None takes points back.
+    """
 
-    def of(self, marks: Marks) -> Mapping[str, float]:
+    points: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # digests of what was marked
+
+    def of(self, marks: Marks) -> Mapping[str, float | None]:
         """The points of one submission, by part."""
         return self.points.get(marks.id, {})
 
 
 NOT_MARKED = Manual()
+CHANGED = "answer changed since it was marked"  # a flag
 
 
 # --------------------------------------------------------------------------------------------- points
@@ -60,14 +67,30 @@ def total(assignment: Assignment, marks: Marks, manual: Manual) -> float:
 
 
 def is_complete(assignment: Assignment, marks: Marks, manual: Manual) -> bool:
-    """Whether every answer in words is marked."""
-    return all(points_of(part, marks, manual) is not None for part in assignment.parts)
+    """Whether every answer in words is marked, as it is now."""
+    return all(is_marked(part, marks, manual) for part in assignment.parts)
+
+
+def is_marked(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> bool:
+    """Whether there are points for what the part holds now."""
+    return points_of(part, marks, manual) is not None and not is_changed(part, marks, manual)
+
+
+def is_changed(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> bool:
+    """Whether the part holds another answer than the one that a person marked."""
+    marked = manual.answers.get(marks.id, {}).get(part.name)
+    return marked is not None and marked != marks.answer(part.name)
 
 
 def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[str, ...]:
-    """The flags of the marks, and "by hand" for each code part whose points a person replaced."""
+    """The flags of the marks, and for each part what became of points that a person gave."""
     replaced = [part.name for part in assignment.coded if is_replaced(part, marks, manual)]
-    return (*marks.every_flag(), *(f"{name}: by hand" for name in replaced))
+    changed = [part.name for part in assignment.parts if is_changed(part, marks, manual)]
+    return (
+        *marks.every_flag(),
+        *(f"{name}: by hand" for name in replaced),
+        *(f"{name}: {CHANGED}" for name in changed),
+    )
 
 
 def is_replaced(part: Task | Hunt, marks: Marks, manual: Manual) -> bool:
