@@ -24,7 +24,7 @@ from example_marks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.manual import read_manual
+from tested_transformer.homework.manual import read_manual, with_rows_for
 from tested_transformer.homework.reports import write_reports
 from tested_transformer.homework.results import (
     Manual,
@@ -202,6 +202,67 @@ def test_a_copy_of_the_grades_can_be_filled_in(tmp_path):
     row = read(grades_csv(ASSIGNMENT, CLASS, filled(tmp_path, changed)))[1]
     assert (row[WHY], row[ROWS], row["total"]) == ("1", "0.5", "6.17")
     assert row["flags"] == f"{ROWS}: by hand"
+
+
+# ------------------------------------------------------------------------- a table that is there
+
+SAVED = [  # by one program or another
+    (f"id,{WHY},{FOUND}\ns02,2,\n", "utf-8", "s0ä,,\ns9,,\n"),
+    (f"\ufeff{WHY};id;{FOUND};note\r\n2;'=1;1,5;\r\n;s02;;", "utf-8", "\r\n;s0ä;;\r\n;s9;;\r\n"),
+    (f"\ufeffid\t{WHY}\n\ns02\t2\n", "utf-16-le", "'=1\t\ns0ä\t\ns9\t\n"),
+    (f'id,{WHY}\n"=1",\n\u00fc,', "cp1252", "\ns02,\ns0ä,\ns9,\n"),
+]
+
+
+@pytest.mark.parametrize(("saved", "encoding", "more"), SAVED)
+def test_rows_are_appended_and_nothing_else_changes(saved, encoding, more):
+    ids = ["s9", "s0ä", "s02", *(["=1"] if "=1" in saved + more else [])]
+    before = saved.encode(encoding)
+    after, new = with_rows_for("written.csv", before, ids)
+    assert after == before + more.encode(encoding)
+    assert new == more.strip().count("\n") + 1
+    assert with_rows_for("written.csv", after, ids) == (after, 0)
+
+
+@given(given=CLASSES, more=st.sets(ID))
+def test_a_table_that_grew_can_be_given_back(tmp_path_factory, given, more):
+    table = written_csv(ASSIGNMENT, [marks(name) for name in given]).encode()
+    ids = [*given, *(more - set(given))]
+    table, new = with_rows_for("points.csv", table, ids)
+    assert new == len(ids) - len(given)
+    folder = tmp_path_factory.mktemp("points")
+    assert filled(folder, table.decode(), ids).points == {}
+    assert [row["id"] for row in read(table.decode())[len(given) :]] == [
+        guarded(name) for name in sorted(more - set(given))
+    ]
+
+
+def test_late_submissions_come_into_a_table_that_is_being_filled_in(tmp_path):
+    list(write_reports(tmp_path, ASSIGNMENT, CLASS[:2]))
+    table = tmp_path / "written.csv"
+    table.write_text(f"id;{WHY};{FOUND}\ns01;3;1,5\ns02;;\n")
+    table.chmod(0o600)
+    *_, told = write_reports(tmp_path, ASSIGNMENT, CLASS[:4])
+    assert told.endswith("; it was there: 2 rows appended")
+    assert table.read_text() == f"id;{WHY};{FOUND}\ns01;3;1,5\ns02;;\ns03;;\ns04;;\n"
+    assert table.stat().st_mode & 0o777 == 0o600
+    *_, told = write_reports(tmp_path, ASSIGNMENT, CLASS[:4])
+    assert told.endswith("; it was there and was kept")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "written.csv: expected a column `id`, got []"),
+        (b'id,a\n"s01,1\n', "written.csv, line 2: expected a line of CSV, got unexpected end of data"),
+        (b"id,\xe4\n", "written.csv: expected an encoding that has '\u5b66', got cp1252"),
+    ],
+)  # fmt: skip
+def test_a_table_that_can_not_grow_is_left_alone(tmp_path, content, why):
+    (tmp_path / "written.csv").write_bytes(content)
+    *_, told = write_reports(tmp_path, ASSIGNMENT, [marks("\u5b66")])
+    assert told.endswith(f"it was there and was kept, without rows for new submissions ({why})")
+    assert (tmp_path / "written.csv").read_bytes() == content
 
 
 def test_no_file(tmp_path):

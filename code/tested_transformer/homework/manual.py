@@ -66,10 +66,10 @@ def _cell(text: str, place: str, most: int) -> float | None:
 
 def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manual:
     """The points of a CSV. Raises ValueError."""
-    rows = _rows(path)
+    rows = _rows(path.name, _decode(path.read_bytes())[0])
     line, header = next(rows, (1, []))
     header = _checked_header(f"{path.name}, line {line}", header, assignment)
-    known = {**{one: one for one in ids}, **{guarded(one): one for one in ids}}
+    known = _known(ids)
     most = {part.name: part.points for part in assignment.parts}
     found: dict[str, dict[str, float | None]] = {}
     for line, row in rows:
@@ -88,28 +88,63 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     return Manual({who: points for who, points in found.items() if points})
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, int]:
+    """A table as somebody saved it, with an empty row for each id that it has not, and how many those are.
+
+    What is there stays, byte for byte; the new rows have its encoding, separator and columns.
+
+    Raises: ValueError if it is no such table, or its encoding has no letters for an id.
+    """
+    text, encoding = _decode(data)
+    rows = [row for _, row in _rows(name, text)]
+    columns = [cell.strip() for cell in rows[0]] if rows else []
+    if "id" not in columns:
+        raise complain(ValueError, name, columns, "a column `id`")
+    place, known = columns.index("id"), _known(ids)
+    there = {known.get(row[place]) for row in rows if len(row) > place}
+    new = sorted(set(ids) - there)
+    stream, line_end = io.StringIO(), "\r\n" if "\r\n" in text else "\n"
+    writer = csv.writer(stream, delimiter=_delimiter(text), lineterminator=line_end)
+    for one in new:
+        writer.writerow([guarded(one) if at == place else "" for at in range(len(columns))])
+    gap = line_end if new and not text.endswith("\n") else ""
+    try:
+        return data + (gap + stream.getvalue()).encode(encoding), len(new)
+    except UnicodeEncodeError as error:
+        letters = error.object[error.start : error.end]
+        raise complain(ValueError, name, encoding, f"an encoding that has {letters!r}") from None
+
+
+def _known(ids: Collection[str]) -> dict[str, str]:
+    """The ids by what a cell may hold: each with and without our apostrophe."""
+    return {**{one: one for one in ids}, **{guarded(one): one for one in ids}}
+
+
+def _delimiter(text: str) -> str:
+    return max(",;\t", key=text.partition("\n")[0].count)
+
+
+def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
     """The rows, each with the number of its first line. Raises ValueError."""
-    text = _decode(path.read_bytes())
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     line = 1
     try:
         for row in reader:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise complain(ValueError, f"{path.name}, line {line}", error, "a line of CSV") from None
+        raise complain(ValueError, f"{name}, line {line}", error, "a line of CSV") from None
 
 
-def _decode(data: bytes) -> str:
-    """What a spreadsheet program saved: UTF-8, UTF-16 with its mark, or Windows' code page."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace")
+def _decode(data: bytes) -> tuple[str, str]:
+    """What a spreadsheet program saved, and in which encoding: UTF-8, UTF-16, or Windows' code page."""
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if data.startswith(mark):
+            return data[2:].decode(encoding, "replace"), encoding
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError:
-        return data.decode("cp1252", "replace")
+        return data.decode("cp1252", "replace"), "cp1252"
 
 
 def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -> list[str]:
