@@ -13,6 +13,7 @@ from tested_transformer.homework.forbidden import borrowed
 from tested_transformer.homework.grading import FAILED, grade
 from tested_transformer.homework.jail import JailMissing, Limits
 from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
+from tested_transformer.homework.stopping import Stop
 from tested_transformer.homework.tasks import Hunt, check, judge_hunt
 from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
@@ -207,14 +208,14 @@ def test_a_process_of_ours_that_dies_costs_one_submission(tmp_path, monkeypatch)
         (tmp_path / f"{name}.ipynb").write_text("")
     todo = find_submissions(tmp_path)
 
-    def pool(some, how, jobs):
+    def pool(some, how, *_):
         for one in some:
             if one.id == "s02":
                 return
             yield Marks(one.id, how[0])
 
     monkeypatch.setattr(grading, "_in_pool", pool)
-    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2)}
+    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2, Stop(), list)}
     assert marks == {"s01": (), "s02": (FAILED,), "s03": ()}
     assert BrokenProcessPool  # what _in_pool turns into an early end
 
