@@ -2,6 +2,8 @@
 
 import json
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 
@@ -177,7 +179,46 @@ def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):
     (tmp_path / "s02.pdf").write_text("")
     words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
     assert command.main([*words, "--without-jail-for-my-own-code"]) == 0
-    assert "1 files are no notebooks and were passed over: s02.pdf" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "1 file is no notebook and was passed over: s02.pdf\n1 marked.\n" in said
+    assert said.endswith("  1 x empty: s01\n")
+    for n in range(3, 7):
+        (tmp_path / f"s0{n}.pdf").write_text("")
+    assert command.main([*words, "--without-jail-for-my-own-code"]) == 0
+    five = "5 files are no notebooks and were passed over: s02.pdf, s03.pdf, s04.pdf and 2 more\n"
+    assert five in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "named", ["--seconds", "--jobs", "--seed", "SUBMISSIONS", "--out", "--manual"]
+)
+def test_an_error_names_what_was_typed(tmp_path, capsys, monkeypatch, named):
+    monkeypatch.setattr(grading, "Session", lambda *_, **__: nullcontext())
+    (tmp_path / "s01.ipynb").write_text("")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text('{"assignment": "hw01", "seed": 3}')
+    typed = {"--seconds": "0", "--jobs": "0", "--seed": "4", "SUBMISSIONS": "no folder",
+             "--out": str(tmp_path), "--manual": "no table.csv"}  # fmt: skip
+    words = {"--assignment": "1", "--out": str(tmp_path / "out"), "SUBMISSIONS": str(tmp_path)}
+    words |= {named: typed[named]}
+    folder = words.pop("SUBMISSIONS")
+    assert command.main(["grade", folder, *chain(*words.items())]) == 2
+    assert capsys.readouterr().err.startswith(f"homework: {named}: ")
+
+
+def test_a_fault_of_ours_is_told_if_there_is_one(tmp_path, capsys, monkeypatch):
+    for name in ("s01", "s02", "s03", "s04", "s05"):
+        (tmp_path / f"{name}.ipynb").write_text("")
+    one, *others = find_submissions(tmp_path)
+    (tmp_path / "out").mkdir()
+    marks = [Marks(each.id, "hw01", flags=("empty",)) for each in others]
+    marks += [grading.failed(one, "hw01", "why")]
+    monkeypatch.setattr(command, "grade", lambda *_, **__: marks)
+    words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
+    assert command.main(words) == 1
+    said = capsys.readouterr().out
+    assert "\n4 marked. 1 not, by a fault of ours.\n" in said
+    assert said.endswith("  4 x empty: s02, s03, s04 and 1 more\n  1 x grader failed: s01\n")
 
 
 def test_the_constants_of_the_package_are_those_of_the_jail():
@@ -252,6 +293,8 @@ def test_marks_survive_their_file():
 
 # -------------------------------------------------------------------------------------- self-check
 
+NOTHING = '{"cells": [{"cell_type": "code", "source": "X = 1"}], "nbformat": 4}'
+
 
 def test_self_check_finds_the_assignment_and_sums_it_up(tmp_path, capsys):
     code = """
@@ -268,15 +311,20 @@ def look_up(labels, value, asked, sharpness):
     assert said.startswith("hw01: ")
     assert "✓ hw01.one_way" in said
     assert "✗ hw01.look_up" in said
-    assert "2 of 13 points" in said
+    assert "· hw01.hunt" in said
+    assert "wrong implementations" not in said  # the test is not written
+    assert said.endswith("2 of 13 points for code; 7 more are marked by a person\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(None, "there is no notebook"), ("", "The file is empty")]
+    ("text", "words"),
+    [(None, "there is no notebook"), ("", "The file is empty.\n"), (NOTHING, "--assignment NN.\n")],
 )
 def test_self_check_of_nothing_says_so(tmp_path, capsys, text, words):
     path = tmp_path / "mine.ipynb"
     if text is not None:
         path.write_text(text)
     assert command.main(["self-check", str(path)]) == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert ("--assignment" in said) == ("--assignment" in words)
