@@ -1,12 +1,18 @@
 """Marking and grading in one process: what does not need a jail, and what must be refused."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from itertools import chain
 
 import pytest
+from course import ROOT, course
 
+import homework as tool
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework import grading
 from tested_transformer.homework.assignments import NAMES, assignment, part
@@ -21,6 +27,7 @@ from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
 
 pytestmark = pytest.mark.plain_types
+PAGE = ROOT / "book" / "for-instructors.md"
 HOMEWORK = assignment("hw01")
 
 
@@ -289,6 +296,30 @@ def test_marks_survive_their_file():
     for text in ("{}", "[]", '{"parts": {"a": 3}}', '{"parts": {}, "other": 1}'):
         with pytest.raises(ValueError, match="these are no marks"):
             from_json(text)
+
+
+# ------------------------------------------------------------------------ the page for instructors
+
+
+def test_git_passes_over_every_file_that_the_page_names():
+    names = set(
+        re.findall(r"(?:\bgrade|--out|--manual) ([\w/.]+)", PAGE.read_text(encoding="utf-8"))
+    )
+    assert {"class.zip", "marks03", "points.csv", "homework/gradebook.db"} <= names
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("no clone of git")
+    paths = sorted(f"{name}/" if "." not in name else name for name in names)
+    done = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+
+
+def test_making_the_notebooks_ends_with_the_next_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "COURSE", course(tmp_path / "homework"))
+    monkeypatch.setattr(tool, "release", lambda name: ROOT / "homework" / "release" / name)
+    monkeypatch.setattr(sys, "argv", ["homework.py", "hw03"])
+    assert tool.main() == 0
+    place, step = re.search(r"\nNext: (\S+), step (\d)\n$", capsys.readouterr().out).groups()
+    assert f"\n### {step}. Let students" in (ROOT / place).read_text(encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------- self-check
