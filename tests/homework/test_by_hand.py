@@ -181,6 +181,30 @@ def test_the_code_of_each_function_has_a_digest_of_its_own(tmp_path):
     assert {nothing for _, nothing in digests} == {""}
 
 
+# ---------------------------------------------------------------------------------------- comments
+
+
+def test_a_comment_is_merged_as_points_are_and_read_by_its_student_alone(tmp_path):
+    head = f"id,{WHY},{WHY} comment,{ROWS} comment"
+    give(tmp_path, f'{head}\ns01,2,"Good, but say why <b>\nit is d.",\ns02,,See me.,Nice!\n')
+    manual = give(tmp_path, f"{head}\ns01,1,,\ns02,,unmarked,\n")
+    assert manual == kept_manual(tmp_path)
+    comments = {"s01": {WHY: "Good, but say why <b>\nit is d."}, "s02": {ROWS: "Nice!"}}
+    assert (manual.comments, manual.points) == (comments, {"s01": {WHY: 1.0}})
+    first, second = (feedback_page(ASSIGNMENT, one, manual) for one in CLASS[:2])
+    assert "Marked by a person Comment Good, but say why <b> it is d. hw09" in seen(first)
+    assert '<dd class="lines">Good, but say why &lt;b&gt;\nit is d.</dd>' in first
+    assert seen(second).count("Comment") == 1
+    assert "Comment Nice!" in seen(second)
+
+
+def test_a_comment_on_a_file_that_could_not_be_read_is_shown(tmp_path):
+    unread = CLASS[3]
+    assert "Nothing in this file could be marked" in seen(feedback_page(ASSIGNMENT, unread))
+    manual = give(tmp_path, f"id,{WHY} comment\ns04,Send it again.\n")
+    assert "Comment Send it again." in seen(feedback_page(ASSIGNMENT, unread, manual))
+
+
 # ------------------------------------------------------------------------------------- the command
 
 
@@ -220,8 +244,8 @@ def test_the_command_over_four_runs(tmp_path, capsys, monkeypatch):
     points, told = run(f"id,{part.name}\ns01,1\n")
     assert points == [("1", False), ("2", False)]
     assert f"merged, marked again after a change: s01 {part.name}\n" in told
-    points, told = run(f"id,{part.name}\ns02,unmarked\n")
+    points, told = run(f"id,{part.name},{part.name} comment\ns02,unmarked,Come to see me.\n")
     assert points == [("1", False), ("", False)]
-    assert "points in 0 cells merged, in 1 cell taken back\n" in told
+    assert "points in 0 cells merged, in 1 cell taken back, 1 comment merged\n" in told
     kept = json.loads((tmp_path / "out" / "manual.json").read_text())
     assert kept["points"] == {"s01": {part.name: 1.0}}

@@ -129,9 +129,11 @@ def _told(given: Manual, again: list[str]) -> str:
     """What a table of points by hand did."""
     cells = [number for parts in given.points.values() for number in parts.values()]
     back = cells.count(None)
+    comments = sum(map(len, given.comments.values()))
     sentences = [
         f"points in {count(len(cells) - back, 'cell')} merged",
         f"in {count(back, 'cell')} taken back" if back else "",
+        f"{count(comments, 'comment')} merged" if comments else "",
         f"marked again after a change: {_some(again)}" if again else "",
     ]
     return ", ".join(filter(None, sentences))

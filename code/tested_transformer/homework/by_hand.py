@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import complain
 from .marks import Marks, write_whole
-from .results import Manual, is_replaced
+from .results import Manual, is_replaced, without_empty
 from .tasks import Assignment, Written
 
 KEPT = "manual.json"
@@ -69,7 +69,16 @@ def merged(
                 points[one.id][part.name] = number
                 seen = shown.get(one.id, {}).get(part.name, one.answer(part.name))
                 answers[one.id][part.name] = seen
-    return Manual(_filled(points), _filled(answers))
+    comments = _merged_comments(kept.comments, given.comments)
+    return Manual(without_empty(points), without_empty(answers), comments)
+
+
+def _merged_comments(kept: ByPart, given: Mapping[str, Mapping[str, str | None]]) -> ByPart:
+    every = {who: {**kept.get(who, {}), **given.get(who, {})} for who in {**kept, **given}}
+    return without_empty({
+        who: {part: text for part, text in parts.items() if text is not None}
+        for who, parts in every.items()
+    })  # fmt: skip
 
 
 def marked_again(before: Manual, after: Manual) -> list[str]:
@@ -80,10 +89,6 @@ def marked_again(before: Manual, after: Manual) -> list[str]:
         for part, answer in parts.items()
         if before.answers.get(who, {}).get(part, answer) != answer
     ]
-
-
-def _filled(values: Mapping[str, dict]) -> dict[str, dict]:
-    return {who: parts for who, parts in values.items() if parts}
 
 
 def _read(path: Path) -> dict:

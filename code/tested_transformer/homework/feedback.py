@@ -68,7 +68,7 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
     body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{said(marks.id)}</b></p>"]
-    if nothing_read(marks) and not manual.of(marks):
+    if nothing_read(marks) and not manual.of(marks) and not manual.comments_on(marks):
         body += [_nothing(assignment, about_file)]
     else:
         parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
@@ -163,6 +163,8 @@ def _section(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
     elif part.name in marks.parts:
         by_hand = ["by hand"] if is_replaced(part, marks, manual) else []
         lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
+    if comment := manual.comments_on(marks).get(part.name):
+        lines += [f'<dl><dt>Comment</dt><dd class="lines">{said(comment)}</dd></dl>']
     return '<section class="part">\n' + "\n".join(filter(None, lines)) + "\n</section>"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import complain
-from .results import NO_PARTS, Manual, guarded
+from .results import COMMENT, NO_PARTS, Manual, guarded, without_empty
 from .tasks import Assignment
 
 TAKE_BACK = "unmarked"  # in a cell
@@ -27,7 +27,8 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
 
     The CSV has a column `id` and one for each part that was marked by hand: answers in words, and
     code parts too, whose points replace the grader's. An empty cell says nothing, and the word
-    "unmarked" takes points back: None. It may come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
+    "unmarked" takes points back: None. A column `PART comment` holds what the student is to read. The
+    table may come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
     else stands in the grader's own table is passed over: a copy of grades.csv can be filled in.
 
     `ids` are those of the submissions. A student of nbgrader is the submission with that id, or the
@@ -56,9 +57,9 @@ def _points(text: str, place: str, most: int) -> float:
     return points
 
 
-def _cell(text: str, place: str, most: int) -> float | None:
-    """Points, or None for those that are taken back. Raises ValueError."""
-    return None if text.strip().lower() == TAKE_BACK else _points(text, place, most)
+def _unless_taken_back(cell: str) -> str | None:
+    """What a cell says, or None if it takes back what was said before."""
+    return None if cell.lower() == TAKE_BACK else cell
 
 
 # ------------------------------------------------------------------------------------------------ CSV
@@ -72,6 +73,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     known = _known(ids)
     most = {part.name: part.points for part in assignment.parts}
     found: dict[str, dict[str, float | None]] = {}
+    comments: dict[str, dict[str, str | None]] = {}
     for line, row in rows:
         place = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
@@ -80,12 +82,18 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
         who = _known_id(f"{place}, column id", cells.pop("id"), known)
         if who in found:
             raise complain(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
+        filled = {name: cell.strip() for name, cell in cells.items() if cell.strip()}
         found[who] = {
-            name: _cell(cell, f"{place}, column {name}", most[name])
-            for name, cell in cells.items()
-            if cell.strip() and name not in NO_PARTS
+            name: _unless_taken_back(cell) and _points(cell, f"{place}, column {name}", most[name])
+            for name, cell in filled.items()
+            if name in most
         }
-    return Manual({who: points for who, points in found.items() if points})
+        comments[who] = {
+            name.removesuffix(COMMENT): _unless_taken_back(cell)
+            for name, cell in filled.items()
+            if name.endswith(COMMENT)
+        }
+    return Manual(without_empty(found), comments=without_empty(comments))
 
 
 def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, int]:
@@ -154,7 +162,7 @@ def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -
     if "id" not in names:
         raise complain(ValueError, place, names, "a column `id`, and one for each part marked")
     for name in filter(None, names):
-        if name not in ("id", *parts, *NO_PARTS):
+        if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
             raise ValueError(f"{place}: no such part: {name!r}; there are {_list(parts)}")
         if names.count(name) > 1:
             raise complain(ValueError, f"{place}, column {name}", "it twice", "a column once")

@@ -25,23 +25,33 @@ FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 # What the table of grades holds beside the id and the parts.
 NO_PARTS = ("total", "out_of", "complete", "flags", "feedback")
+COMMENT = " comment"  # ends the name of the column for what is said of a part
 
 
 @dataclass(frozen=True)
 class Manual:
     """What a person gave, by the submission's id and then by the part's name.
 
-    In a table that was just read, None takes points back.
+    In a table that was just read, None takes points or a comment back.
     """
 
     points: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    answers: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict
-    )  # digests of what was marked
+    # Digests of the answers that were marked; what the student is to read.
+    answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    comments: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
 
     def of(self, marks: Marks) -> Mapping[str, float | None]:
         """The points of one submission, by part."""
         return self.points.get(marks.id, {})
+
+    def comments_on(self, marks: Marks) -> Mapping[str, str | None]:
+        """What was said of one submission, by part."""
+        return self.comments.get(marks.id, {})
+
+
+def without_empty(values: Mapping[str, dict]) -> dict[str, dict]:
+    """What was said of those of whom something was said."""
+    return {who: parts for who, parts in values.items() if parts}
 
 
 NOT_MARKED = Manual()
@@ -139,10 +149,11 @@ def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = 
 
 
 def written_csv(assignment: Assignment, marks: Sequence[Marks]) -> str:
-    """The table to fill in by hand: one line for each submission, one column for each answer in words."""
+    """The table to fill in by hand: a line for each submission; for each answer in words points and a comment."""
     parts = [part.name for part in assignment.written]
+    columns = [*parts, *(name + COMMENT for name in parts)]
     ids = sorted(one.id for one in marks)
-    return as_csv([["id", *parts], *([one, *([None] * len(parts))] for one in ids)])
+    return as_csv([["id", *columns], *([one, *([None] * len(columns))] for one in ids)])
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:
