@@ -81,6 +81,7 @@ def main() -> int:
         )
         print(f"{release(name).relative_to(ROOT)}   {assignment(name).title}", flush=True)
     print("For instructors, with solutions: homework/solutions/")
+    print("Next: book/for-instructors.md, step 2")
     return 0
 
 

@@ -473,7 +473,9 @@ def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():
     one = seen(class_summary(ASSIGNMENT, CLASS, Manual({"s01": {WHY: 3.0}})))
     assert "Points are of the 13 that the grader and a person gave; the 2 points for words" in one
     some = seen(class_summary(ASSIGNMENT, CLASS, BY_HAND))
-    assert "Words of 5 submissions are not all marked yet, and count 0 so far." in some
+    assert (
+        "Words of 5 submissions are not all marked yet; without points they count 0 so far." in some
+    )
     every = {name: {WHY: 3.0, FOUND: 2.0} for name in BY_ID}
     assert "not marked yet" not in seen(class_summary(ASSIGNMENT, CLASS, Manual(every)))
 

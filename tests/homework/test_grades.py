@@ -24,7 +24,7 @@ from example_marks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.manual import read_manual
+from tested_transformer.homework.manual import read_manual, with_rows_for
 from tested_transformer.homework.page import identity
 from tested_transformer.homework.reports import write_reports
 from tested_transformer.homework.results import (
@@ -187,11 +187,12 @@ def test_windows_code_page_is_read(tmp_path):
         (f"id,{WHY}\ns01,1\n\ns1,1\n", "line 4, column id: expected the id of a submission, such as 's01'"),
         (f"id,{WHY}\n,1\n", "line 2, column id: .* got ''"),
         (f"id,{WHY}\ns01,1\ns01,1\n", "line 3, column id: expected an id once, got 's01' again"),
-        (f"id,{WHY}\ns01,3.5\n", f"line 2, column {WHY}: expected a number from 0 to 3, got '3.5'"),
-        (f"id,{FOUND}\ns01,-1\n", f"line 2, column {FOUND}: expected a number from 0 to 2, got '-1'"),
+        (f"id,{WHY}\ns01,3.5\n", f"line 2, column {WHY}: expected a number from 0 to 3, or unmarked, got '3.5'"),
+        (f"id,{FOUND}\ns01,-1\n", f"line 2, column {FOUND}: expected a number from 0 to 2, or unmarked, got '-1'"),
         (f"id,{FOUND}\ns01,nan\n", "got 'nan'"),
         (f"id,{FOUND}\ns01,1e0\n", "got '1e0'"),
         (f"id,{FOUND}\ns01,good\n", "got 'good'"),
+        (f"id,{FOUND} coment\n", "line 1: no such part: 'hw09-found coment'; there are "),
         (f"id,{FOUND}\ns01,1,2\n", "line 2, cell 3: expected a column with a name, got '2'"),
         (f'id,{FOUND}\ns01,"1\n', "line 2: expected a line of CSV"),
         (f'id,{FOUND}\n"two\nlines",1\ns01,x\n', "line 4, column hw09-found: .* got 'x'"),
@@ -216,6 +217,67 @@ def test_a_copy_of_the_grades_can_be_filled_in(tmp_path):
     row = read(grades_csv(ASSIGNMENT, CLASS, filled(tmp_path, changed)))[1]
     assert (row[WHY], row[ROWS], row["total"]) == ("1", "0.5", "6.17")
     assert row["flags"] == f"{ROWS}: by hand"
+
+
+# ------------------------------------------------------------------------- a table that is there
+
+SAVED = [  # by one program or another
+    (f"id,{WHY},{FOUND}\ns02,2,\n", "utf-8", "s0ä,,\ns9,,\n"),
+    (f"\ufeff{WHY};id;{FOUND};note\r\n2;'=1;1,5;\r\n;s02;;", "utf-8", "\r\n;s0ä;;\r\n;s9;;\r\n"),
+    (f"\ufeffid\t{WHY}\n\ns02\t2\n", "utf-16-le", "'=1\t\ns0ä\t\ns9\t\n"),
+    (f'id,{WHY}\n"=1",\n\u00fc,', "cp1252", "\ns02,\ns0ä,\ns9,\n"),
+]
+
+
+@pytest.mark.parametrize(("saved", "encoding", "more"), SAVED)
+def test_rows_are_appended_and_nothing_else_changes(saved, encoding, more):
+    ids = ["s9", "s0ä", "s02", *(["=1"] if "=1" in saved + more else [])]
+    before = saved.encode(encoding)
+    after, new = with_rows_for("written.csv", before, ids)
+    assert after == before + more.encode(encoding)
+    assert new == more.strip().count("\n") + 1
+    assert with_rows_for("written.csv", after, ids) == (after, 0)
+
+
+@given(given=CLASSES, more=st.sets(ID))
+def test_a_table_that_grew_can_be_given_back(tmp_path_factory, given, more):
+    table = written_csv(ASSIGNMENT, [marks(name) for name in given]).encode()
+    ids = [*given, *(more - set(given))]
+    table, new = with_rows_for("points.csv", table, ids)
+    assert new == len(ids) - len(given)
+    folder = tmp_path_factory.mktemp("points")
+    assert filled(folder, table.decode(), ids).points == {}
+    assert [row["id"] for row in read(table.decode())[len(given) :]] == [
+        guarded(name) for name in sorted(more - set(given))
+    ]
+
+
+def test_late_submissions_come_into_a_table_that_is_being_filled_in(tmp_path):
+    list(write_reports(tmp_path, ASSIGNMENT, CLASS[:2]))
+    table = tmp_path / "written.csv"
+    table.write_text(f"id;{WHY};{FOUND}\ns01;3;1,5\ns02;;\n")
+    table.chmod(0o600)
+    *_, told = write_reports(tmp_path, ASSIGNMENT, CLASS[:4])
+    assert told.endswith("; it was there: 2 rows appended")
+    assert table.read_text() == f"id;{WHY};{FOUND}\ns01;3;1,5\ns02;;\ns03;;\ns04;;\n"
+    assert table.stat().st_mode & 0o777 == 0o600
+    *_, told = write_reports(tmp_path, ASSIGNMENT, CLASS[:4])
+    assert told.endswith("; it was there and was kept")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "written.csv: expected a column `id`, got []"),
+        (b'id,a\n"s01,1\n', "written.csv, line 2: expected a line of CSV, got unexpected end of data"),
+        (b"id,\xe4\n", "written.csv: expected an encoding that has '\u5b66', got cp1252"),
+    ],
+)  # fmt: skip
+def test_a_table_that_can_not_grow_is_left_alone(tmp_path, content, why):
+    (tmp_path / "written.csv").write_bytes(content)
+    *_, told = write_reports(tmp_path, ASSIGNMENT, [marks("\u5b66")])
+    assert told.endswith(f"it was there and was kept, without rows for new submissions ({why})")
+    assert (tmp_path / "written.csv").read_bytes() == content
 
 
 def test_no_file(tmp_path):
@@ -297,7 +359,9 @@ def test_a_student_who_is_not_one_submission(gradebook, ids, complaint):
 
 def test_gradebook_points_are_checked_as_any(gradebook):
     path = gradebook("s01", WHY, manual_score=3.5)
-    with pytest.raises(ValueError, match=f"student s01, cell {WHY}: .* 0 to 3, got '3.5'"):
+    with pytest.raises(
+        ValueError, match=f"student s01, cell {WHY}: .* 0 to 3, or unmarked, got '3.5'"
+    ):
         read_manual(path, ASSIGNMENT, ["s01"])
     path = gradebook("s01", WHY, manual_score=3.0, extra_credit=1.0)
     with pytest.raises(ValueError, match="expected no extra credit, got extra credit of 1"):
@@ -370,5 +434,7 @@ def test_a_name_is_the_same_tomorrow():
 
 def test_the_table_of_nobody():
     assert len(grades_csv(ASSIGNMENT, []).splitlines()) == 1
-    assert written_csv(ASSIGNMENT, []) == f'\ufeff"id","{WHY}","{FOUND}"\r\n'
+    assert written_csv(ASSIGNMENT, []) == (
+        f'\ufeff"id","{WHY}","{FOUND}","{WHY} comment","{FOUND} comment"\r\n'
+    )
     assert HUNT.name in grades_csv(ASSIGNMENT, [])

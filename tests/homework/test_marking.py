@@ -2,10 +2,17 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from itertools import chain
 
 import pytest
+from course import ROOT, course
 
+import homework as tool
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework import grading
 from tested_transformer.homework.__main__ import self_check_report
@@ -17,11 +24,13 @@ from tested_transformer.homework.jail import JailMissing, Limits
 from tested_transformer.homework.marking import mark_part
 from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
 from tested_transformer.homework.reading import read_submission
+from tested_transformer.homework.stopping import Stop
 from tested_transformer.homework.tasks import Hunt, check, judge_hunt
 from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
 
 pytestmark = pytest.mark.plain_types
+PAGE = ROOT / "book" / "for-instructors.md"
 HOMEWORK = assignment("hw01")
 
 
@@ -210,7 +219,46 @@ def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):
     (tmp_path / "s02.pdf").write_text("")
     words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
     assert command.main([*words, "--without-jail-for-my-own-code"]) == 0
-    assert "1 files are no notebooks and were passed over: s02.pdf" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "1 file is no notebook and was passed over: s02.pdf\n1 marked.\n" in said
+    assert said.endswith("  1 x empty: s01\n")
+    for n in range(3, 7):
+        (tmp_path / f"s0{n}.pdf").write_text("")
+    assert command.main([*words, "--without-jail-for-my-own-code"]) == 0
+    five = "5 files are no notebooks and were passed over: s02.pdf, s03.pdf, s04.pdf and 2 more\n"
+    assert five in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "named", ["--seconds", "--jobs", "--seed", "SUBMISSIONS", "--out", "--manual"]
+)
+def test_an_error_names_what_was_typed(tmp_path, capsys, monkeypatch, named):
+    monkeypatch.setattr(grading, "Session", lambda *_, **__: nullcontext())
+    (tmp_path / "s01.ipynb").write_text("")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text('{"assignment": "hw01", "seed": 3}')
+    typed = {"--seconds": "0", "--jobs": "0", "--seed": "4", "SUBMISSIONS": "no folder",
+             "--out": str(tmp_path), "--manual": "no table.csv"}  # fmt: skip
+    words = {"--assignment": "1", "--out": str(tmp_path / "out"), "SUBMISSIONS": str(tmp_path)}
+    words |= {named: typed[named]}
+    folder = words.pop("SUBMISSIONS")
+    assert command.main(["grade", folder, *chain(*words.items())]) == 2
+    assert capsys.readouterr().err.startswith(f"homework: {named}: ")
+
+
+def test_a_fault_of_ours_is_told_if_there_is_one(tmp_path, capsys, monkeypatch):
+    for name in ("s01", "s02", "s03", "s04", "s05"):
+        (tmp_path / f"{name}.ipynb").write_text("")
+    one, *others = find_submissions(tmp_path)
+    (tmp_path / "out").mkdir()
+    marks = [Marks(each.id, "hw01", flags=("empty",)) for each in others]
+    marks += [grading.failed(one, "hw01", "why")]
+    monkeypatch.setattr(command, "grade", lambda *_, **__: marks)
+    words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
+    assert command.main(words) == 1
+    said = capsys.readouterr().out
+    assert "\n4 marked. 1 not, by a fault of ours.\n" in said
+    assert said.endswith("  4 x empty: s02, s03, s04 and 1 more\n  1 x grader failed: s01\n")
 
 
 def test_the_constants_of_the_package_are_those_of_the_jail():
@@ -241,14 +289,14 @@ def test_a_process_of_ours_that_dies_costs_one_submission(tmp_path, monkeypatch)
         (tmp_path / f"{name}.ipynb").write_text("")
     todo = find_submissions(tmp_path)
 
-    def pool(some, how, jobs):
+    def pool(some, how, *_):
         for one in some:
             if one.id == "s02":
                 return
             yield Marks(one.id, how[0])
 
     monkeypatch.setattr(grading, "_in_pool", pool)
-    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2)}
+    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2, Stop(), list)}
     assert marks == {"s01": (), "s02": (FAILED,), "s03": ()}
     assert BrokenProcessPool  # what _in_pool turns into an early end
 
@@ -283,7 +331,33 @@ def test_marks_survive_their_file():
             from_json(text)
 
 
+# ------------------------------------------------------------------------ the page for instructors
+
+
+def test_git_passes_over_every_file_that_the_page_names():
+    names = set(
+        re.findall(r"(?:\bgrade|--out|--manual) ([\w/.]+)", PAGE.read_text(encoding="utf-8"))
+    )
+    assert {"class.zip", "marks03", "points.csv", "homework/gradebook.db"} <= names
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("no clone of git")
+    paths = sorted(f"{name}/" if "." not in name else name for name in names)
+    done = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+
+
+def test_making_the_notebooks_ends_with_the_next_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "COURSE", course(tmp_path / "homework"))
+    monkeypatch.setattr(tool, "release", lambda name: ROOT / "homework" / "release" / name)
+    monkeypatch.setattr(sys, "argv", ["homework.py", "hw03"])
+    assert tool.main() == 0
+    place, step = re.search(r"\nNext: (\S+), step (\d)\n$", capsys.readouterr().out).groups()
+    assert f"\n### {step}. Let students" in (ROOT / place).read_text(encoding="utf-8")
+
+
 # -------------------------------------------------------------------------------------- self-check
+
+NOTHING = '{"cells": [{"cell_type": "code", "source": "X = 1"}], "nbformat": 4}'
 
 
 def test_self_check_finds_the_assignment_and_sums_it_up(tmp_path, capsys):
@@ -301,15 +375,20 @@ def look_up(labels, value, asked, sharpness):
     assert said.startswith("hw01: ")
     assert "✓ hw01.one_way" in said
     assert "✗ hw01.look_up" in said
-    assert "2 of 13 points" in said
+    assert "· hw01.hunt" in said
+    assert "wrong implementations" not in said  # the test is not written
+    assert said.endswith("2 of 13 points for code; 7 more are marked by a person\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(None, "there is no notebook"), ("", "The file is empty")]
+    ("text", "words"),
+    [(None, "there is no notebook"), ("", "The file is empty.\n"), (NOTHING, "--assignment NN.\n")],
 )
 def test_self_check_of_nothing_says_so(tmp_path, capsys, text, words):
     path = tmp_path / "mine.ipynb"
     if text is not None:
         path.write_text(text)
     assert command.main(["self-check", str(path)]) == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert ("--assignment" in said) == ("--assignment" in words)

@@ -5,25 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 
 from tqdm import tqdm
 
 from .assignments import NAMES, assignment
+from .by_hand import keep_manual, kept_manual, marked_again
 from .finding import Submission, find_submissions, passed_over
 from .grading import FAILED, grade
 from .jail import JailError, JailMissing, Limits
 from .manual import read_manual
 from .marking import mark
 from .marks import Marks
+from .page import count
 from .reading import defines, read_submission
-from .reports import keep_manual, write_reports
-from .results import NOT_MARKED, total
-from .tasks import Assignment, Hunt
+from .reports import write_reports
+from .results import NOT_MARKED, Manual, by_flag, total
+from .tasks import Assignment
 
 BARE = "--without-jail-for-my-own-code"
 SIGNS = {"right": "✓", "not written": "·", "not found": "·", "not read": "·"}
+TYPED = {  # arguments of the functions, by what stands for them on the command line
+    "path": "SUBMISSIONS", "submissions": "SUBMISSIONS", "wall_seconds": "--seconds", "jobs": "--jobs",
+    "manual": "--manual", "out": "--out", "seed": "--seed",
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,11 +39,17 @@ def main(arguments: list[str] | None = None) -> int:
     except JailMissing as error:
         print(f"{error}\nOnly for code that you wrote yourself: {BARE}.", file=sys.stderr)
     except (JailError, OSError, ValueError, ImportError) as error:
-        print(f"homework: {error}", file=sys.stderr)
+        print(f"homework: {_as_typed(str(error))}", file=sys.stderr)
     except KeyboardInterrupt:
         print("\nStopped. What is marked stays marked: the same command goes on.", file=sys.stderr)
         return 130
     return 2
+
+
+def _as_typed(sentence: str) -> str:
+    """What is wrong with an argument, by the name that was typed."""
+    argument, colon, rest = sentence.partition(": ")
+    return f"{TYPED.get(argument, argument)}{colon}{rest}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,31 +96,53 @@ def _grade(options: argparse.Namespace) -> int:
     homework = assignment(options.assignment)
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
-    by_hand = None
+    manual, given = kept_manual(options.out), None
     if options.manual:  # before the marking, so that a slip in the table shows at once
         ids = [one.id for one in find_submissions(options.submissions)]
-        by_hand = read_manual(options.manual, homework, ids)
+        given = read_manual(options.manual, homework, ids)
     marks = grade(
         options.submissions, homework, options.out, jobs=options.jobs, seed=options.seed,
         limits=Limits(wall_seconds=options.seconds), without_jail_for_my_own_code=options.bare,
     )  # fmt: skip
-    manual = keep_manual(options.out, by_hand)
+    if given:
+        before, manual = manual, keep_manual(options.out, homework, marks, given)
+        print(f"{options.manual}: {_told(given, marked_again(before, manual))}")
     if manual.points:
-        print(
-            f"{options.manual or 'as before'}: points by hand for {len(manual.points)} submissions"
-        )
+        print(f"points by hand: {count(len(manual.points), 'submission')}")
     for line in write_reports(options.out, homework, marks, manual):
         print(line)
     others = [name for name in passed_over(options.submissions)
               if not _is_below(options.submissions / name, options.out)]  # fmt: skip
     if others:
-        print(f"{len(others)} files are no notebooks and were passed over: {', '.join(others[:5])}"
-              f"{' ...' if others[5:] else ''}")  # fmt: skip
-    flags = Counter(flag for one in marks for flag in one.every_flag())
+        are = "is no notebook and was" if len(others) == 1 else "are no notebooks and were"
+        print(f"{count(len(others), 'file')} {are} passed over: {_some(others)}")
     failed = sum(FAILED in one.flags for one in marks)
-    print(f"{len(marks) - failed} marked, {failed} not, by a fault of ours"
-          f"{''.join(f'{chr(10)}  {n} x {flag}' for flag, n in sorted(flags.items()))}")  # fmt: skip
+    print(
+        f"{len(marks) - failed} marked." + (f" {failed} not, by a fault of ours." if failed else "")
+    )
+    for flag, ids in by_flag(homework, marks, manual).items():
+        print(f"  {len(ids)} x {flag}: {_some(ids)}")
     return 1 if failed else 0
+
+
+def _told(given: Manual, again: list[str]) -> str:
+    """What a table of points by hand did."""
+    cells = [number for parts in given.points.values() for number in parts.values()]
+    back = cells.count(None)
+    comments = sum(map(len, given.comments.values()))
+    sentences = [
+        f"points in {count(len(cells) - back, 'cell')} merged",
+        f"in {count(back, 'cell')} taken back" if back else "",
+        f"{count(comments, 'comment')} merged" if comments else "",
+        f"marked again after a change: {_some(again)}" if again else "",
+    ]
+    return ", ".join(filter(None, sentences))
+
+
+def _some(names: list[str]) -> str:
+    """Three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return ", ".join(names[:3]) + more
 
 
 def _is_below(file: Path, folder: Path) -> bool:
@@ -143,9 +176,11 @@ def _guess(notebook: Path) -> Assignment:
         homework = assignment(name)
         counts[name] = sum(defines(source, part.function) for part in homework.coded)
     best = max(counts, key=counts.__getitem__)
+    if not source.code:
+        raise ValueError(f"{notebook}: {source.sentence}")
     if not counts[best]:
-        why = source.sentence or "It defines no function of any assignment."
-        raise ValueError(f"{notebook}: {why} Name the assignment: --assignment NN.")
+        why = "It defines no function of any assignment. Name the assignment: --assignment NN."
+        raise ValueError(f"{notebook}: {why}")
     return assignment(best)
 
 
@@ -164,14 +199,16 @@ def self_check_report(homework: Assignment, marks: Marks) -> str:
                 "got": found.got, "looks like": " ".join(filter(None, [found.mistake and f"{found.mistake}:", found.cause])),
                 "one that gets away": found.hint, "flags": ", ".join(found.flags)}  # fmt: skip
         lines += [f"      {name}: {text}" for name, text in said.items() if text]
-        if isinstance(part, Hunt):
-            lines.append(
-                f"      {len(found.caught)} of {len(part.mutants)} wrong implementations caught"
-            )
+        if found.caught or found.missed:
+            every = len(found.caught) + len(found.missed)
+            lines.append(f"      {len(found.caught)} of {every} wrong implementations caught")
     of = sum(part.points for part in homework.coded)
-    return "\n".join(
-        [*lines, f"{total(homework, marks, NOT_MARKED):g} of {of} points that need no person"]
-    )
+    more = sum(part.points for part in homework.written)
+    return "\n".join([
+        *lines,
+        f"{total(homework, marks, NOT_MARKED):g} of {of} points for code; "
+        f"{more} more are marked by a person",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from .results import (
     Manual,
     every_flag,
     file_stem,
+    is_changed,
     is_complete,
     points_of,
     same_file,
@@ -41,7 +42,9 @@ HOW_TO_READ = (
 # ------------------------------------------------------------------------------------ answers in words
 
 
-def written_page(assignment: Assignment, marks: Sequence[Marks]) -> str:
+def written_page(
+    assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
+) -> str:
     """All answers in words, question by question, with the rubric beside them.
 
     An answer is shown as it was typed, less the words above it that were handed out, and with an
@@ -52,6 +55,7 @@ def written_page(assignment: Assignment, marks: Sequence[Marks]) -> str:
     body = [f"<h1>{said(title)}</h1>", f"<p>{count(len(marks), 'submission')}.</p>"]
     if marks and assignment.written:
         body += [items(map(prose, HOW_TO_READ)), "<h2>Submissions</h2>", _index(assignment, marks)]
+        body += [_to_mark_again(assignment, marks, manual)]
     body += [_question(part, marks) for part in assignment.written]
     return page(title, "\n".join(body), broad=True)
 
@@ -64,6 +68,19 @@ def _index(assignment: Assignment, marks: Sequence[Marks]) -> str:
     """Links from each id to its answers."""
     rows = [[identity(one.id), *(_link(part, one) for part in assignment.written)] for one in marks]
     return table("Where the answers are", ["id", *(part.name for part in assignment.written)], rows)
+
+
+def _to_mark_again(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
+    """The answers that are others than those a person marked, if there are any."""
+    rows = [
+        [identity(one.id), code(part.name), _link(part, one)]
+        for part in assignment.written
+        for one in marks
+        if is_changed(part, one, manual)
+    ]
+    caption = "Until points are given again, the old ones count"
+    shown = table(caption, ["id", "Part", "Now"], rows) if rows else ""
+    return f"<h2>Changed since they were marked</h2>\n{shown}" if rows else ""
 
 
 def _text(part: Written, one: Marks) -> str:
@@ -171,7 +188,8 @@ def _not_marked(assignment: Assignment, most: int, waiting: int) -> str:
     unmarked = assignment.points - most
     if not unmarked:
         return (
-            f" Words of {count(waiting, 'submission')} are not all marked yet, and count 0 so far."
+            f" Words of {count(waiting, 'submission')} are not all marked yet; without points they "
+            "count 0 so far."
         )
     by_grader = sum(part.points for part in assignment.coded)
     giver = "that the grader gives" if most == by_grader else "that the grader and a person gave"

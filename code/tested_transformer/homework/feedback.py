@@ -19,7 +19,16 @@ from .page import (
     table,
     without_paths,
 )
-from .results import NOT_MARKED, Manual, is_complete, is_replaced, points_of, total
+from .results import (
+    NOT_MARKED,
+    Manual,
+    is_changed,
+    is_complete,
+    is_marked,
+    is_replaced,
+    points_of,
+    total,
+)
 from .tasks import Assignment, Hunt, Task, Written
 
 VERDICTS = {  # sign, words, color
@@ -73,7 +82,8 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     title = f"{assignment.name}: {assignment.title}"
     about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
     body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{identity(marks.id)}</b></p>"]
-    if nothing_read(marks) and not any(manual.of(marks).values()):
+    by_person = any(manual.of(marks).values()) or manual.comments_on(marks)
+    if nothing_read(marks) and not by_person:
         body += [_nothing(assignment, about_file)]
     else:
         parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
@@ -104,7 +114,7 @@ def _nothing(assignment: Assignment, why: list[str]) -> str:
 def _total(assignment: Assignment, marks: Marks, manual: Manual) -> str:
     reached, most = points(total(assignment, marks, manual)), assignment.points
     open_points = sum(
-        part.points for part in assignment.parts if points_of(part, marks, manual) is None
+        part.points for part in assignment.parts if not is_marked(part, marks, manual)
     )
     rest = ""
     if not is_complete(assignment, marks, manual):
@@ -138,6 +148,8 @@ def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
     if isinstance(part, Written):
         marked = points_of(part, marks, manual) is not None
         words = "Marked by a person" if marked else "Marked by a person, not yet"
+        if is_changed(part, marks, manual):
+            words = "Marked by a person, before the answer changed"
         return f'<span class="soft">{words}</span>'
     if is_replaced(part, marks, manual):
         return '<span class="verdict">By hand</span>'
@@ -170,6 +182,8 @@ def _section(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
         lines += [f"<p>{OF_PART['by hand']}</p>"] if by_hand else []
         if part.name in marks.parts:
             lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
+    if comment := manual.comments_on(marks).get(part.name):
+        lines += [f'<dl><dt>Comment</dt><dd class="lines">{said(comment)}</dd></dl>']
     return '<section class="part">\n' + "\n".join(filter(None, lines)) + "\n</section>"
 
 

@@ -6,8 +6,8 @@ import hashlib
 import json
 import multiprocessing
 import secrets
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +23,7 @@ from .marking import mark
 from .marks import Marks, from_json, write_whole
 from .results import file_stem
 from .session import Session
+from .stopping import Stop, begin_worker
 from .tasks import Assignment
 
 RUN = "run.json"  # the instructor's: it holds the seed
@@ -45,7 +46,8 @@ def grade(
     changed since, is not marked again. Without a seed the first run draws one and keeps it.
 
     Raises: FileNotFoundError or ValueError for a path without submissions, an `out` of another
-        assignment, or jobs below 1; JailMissing or JailError, before any submission is marked.
+        assignment, or jobs below 1; JailMissing or JailError, before any submission is marked;
+        KeyboardInterrupt, when what was in hand is marked and kept.
     """
     if jobs < 1:
         raise complain(ValueError, "jobs", jobs, "1 or more")
@@ -62,12 +64,22 @@ def grade(
     key = run_key(assignment, seed, limits)
     kept = {one.id: marks for one in found if (marks := _kept(folder, one, key))}
     todo = [one for one in found if one.id not in kept]
-    with tqdm(total=len(found), initial=len(kept), unit="submission", desc="marking") as bar:
-        for marks in _mark_all(todo, (assignment.name, seed, limits, bare, key), jobs):
+    how = (assignment.name, seed, limits, bare, key)
+    bar = tqdm(total=len(found), initial=len(kept), unit="submission", desc="marking")
+    with Stop() as stop, bar:
+        for marks in _mark_all(todo, how, jobs, stop, lambda ids: bar.set_postfix_str(_shown(ids))):
             write_whole(_place(folder, marks.id), marks.to_json())
             kept[marks.id] = marks
             bar.update()
+    if stop.asked:
+        raise KeyboardInterrupt
     return [kept[one.id] for one in found]
+
+
+def _shown(ids: Iterable[str]) -> str:
+    """The submissions in hand, as far as they fit beside a bar."""
+    text = f"in hand: {', '.join(ids)}"
+    return text if len(text) <= 50 else f"{text[:49]}…"
 
 
 def _need_own_folder(folder: Path, submissions: Path) -> None:
@@ -120,27 +132,45 @@ def _kept(folder: Path, submission: Submission, key: str) -> Marks | None:
 # ---------------------------------------------------------------------------------- side by side
 
 
-def _mark_all(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
+Show = Callable[[Iterable[str]], object]  # sees the ids that are in hand
+
+
+def _mark_all(
+    todo: list[Submission], how: tuple, jobs: int, stop: Stop, show: Show
+) -> Iterator[Marks]:
     """Marks as they come; a process of ours that dies costs one submission, and is named."""
     pending = {one.id: one for one in todo}
-    for marks in _in_pool(list(pending.values()), how, jobs):
+    for marks in _in_pool(list(pending.values()), how, jobs, stop, show):
         del pending[marks.id]
         yield marks
     for one in list(pending.values()):  # a process died: whose fault it was shows one by one
-        marks = next(_in_pool([one], how, 1), None)
+        marks = next(_in_pool([one], how, 1, stop, show), None)
+        if marks is None and stop.asked:
+            return
         yield marks or failed(one, how[0], "the grader's process died")
 
 
-def _in_pool(todo: list[Submission], how: tuple, jobs: int) -> Iterator[Marks]:
-    """Marks from processes of our own; ends early if one of them dies."""
-    if not todo:
-        return
+def _in_pool(
+    todo: list[Submission], how: tuple, jobs: int, stop: Stop, show: Show
+) -> Iterator[Marks]:
+    """Marks from processes of our own; ends early if one of them dies, or when asked to stop."""
     spawn = multiprocessing.get_context("spawn")  # a fork with torch's threads may hang
-    pool = ProcessPoolExecutor(min(jobs, len(todo)), spawn, torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(jobs, spawn, begin_worker)
+    waiting, in_hand = iter(todo), {}
     try:
-        futures: list[Future] = [pool.submit(_mark_one, one, *how) for one in todo]
-        for future in as_completed(futures):
-            yield future.result()
+        while True:
+            while len(in_hand) < jobs and not stop.asked and (one := next(waiting, None)):
+                with stop.unseen():
+                    in_hand[pool.submit(_mark_one, one, *how)] = one.id
+            if not in_hand:
+                return
+            show(in_hand.values())
+            done, _ = wait(in_hand, return_when=FIRST_COMPLETED)
+            if stop.asked > 1:
+                return
+            for future in done:
+                del in_hand[future]
+                yield future.result()
     except BrokenProcessPool:
         return
     finally:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import complain
-from .results import NO_PARTS, Manual, guarded
+from .results import COMMENT, NO_PARTS, Manual, guarded, without_empty
 from .tasks import Assignment
 
+TAKE_BACK = "unmarked"  # in a cell
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5
 
 
@@ -25,8 +26,9 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
     """The points in a CSV, or in nbgrader's gradebook if the name ends in .db.
 
     The CSV has a column `id` and one for each part that was marked by hand: answers in words, and
-    code parts too, whose points replace the grader's. An empty cell means: not marked. It may
-    come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
+    code parts too, whose points replace the grader's. An empty cell says nothing, and the word
+    "unmarked" takes points back: None. A column `PART comment` holds what the student is to read. The
+    table may come from any spreadsheet program: separated by commas, semicolons or tabs, with 1.5 or 1,5. What
     else stands in the grader's own table is passed over: a copy of grades.csv can be filled in.
 
     `ids` are those of the submissions. A student of nbgrader is the submission with that id, or the
@@ -50,8 +52,14 @@ def _points(text: str, place: str, most: int) -> float:
     number = text.strip()
     points = float(number.replace(",", ".")) if NUMBER.fullmatch(number) else None
     if points is None or points > most:
-        raise complain(ValueError, place, repr(text), f"a number from 0 to {most}")
+        wanted = f"a number from 0 to {most}, or {TAKE_BACK}"
+        raise complain(ValueError, place, repr(text), wanted)
     return points
+
+
+def _unless_taken_back(cell: str) -> str | None:
+    """What a cell says, or None if it takes back what was said before."""
+    return None if cell.lower() == TAKE_BACK else cell
 
 
 # ------------------------------------------------------------------------------------------------ CSV
@@ -59,12 +67,13 @@ def _points(text: str, place: str, most: int) -> float:
 
 def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manual:
     """The points of a CSV. Raises ValueError."""
-    rows = _rows(path)
+    rows = _rows(path.name, _decode(path.read_bytes())[0])
     line, header = next(rows, (1, []))
     header = _checked_header(f"{path.name}, line {line}", header, assignment)
-    known = {**{one: one for one in ids}, **{guarded(one): one for one in ids}}
+    known = _known(ids)
     most = {part.name: part.points for part in assignment.parts}
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float | None]] = {}
+    comments: dict[str, dict[str, str | None]] = {}
     for line, row in rows:
         place = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
@@ -73,36 +82,77 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
         who = _known_id(f"{place}, column id", cells.pop("id"), known)
         if who in found:
             raise complain(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
+        filled = {name: cell.strip() for name, cell in cells.items() if cell.strip()}
         found[who] = {
-            name: _points(cell, f"{place}, column {name}", most[name])
-            for name, cell in cells.items()
-            if cell.strip() and name not in NO_PARTS
+            name: _unless_taken_back(cell) and _points(cell, f"{place}, column {name}", most[name])
+            for name, cell in filled.items()
+            if name in most
         }
-    return Manual({who: points for who, points in found.items() if points})
+        comments[who] = {
+            name.removesuffix(COMMENT): _unless_taken_back(cell)
+            for name, cell in filled.items()
+            if name.endswith(COMMENT)
+        }
+    return Manual(without_empty(found), comments=without_empty(comments))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, int]:
+    """A table as somebody saved it, with an empty row for each id that it has not, and how many those are.
+
+    What is there stays, byte for byte; the new rows have its encoding, separator and columns.
+
+    Raises: ValueError if it is no such table, or its encoding has no letters for an id.
+    """
+    text, encoding = _decode(data)
+    rows = [row for _, row in _rows(name, text)]
+    columns = [cell.strip() for cell in rows[0]] if rows else []
+    if "id" not in columns:
+        raise complain(ValueError, name, columns, "a column `id`")
+    place, known = columns.index("id"), _known(ids)
+    there = {known.get(row[place]) for row in rows if len(row) > place}
+    new = sorted(set(ids) - there)
+    stream, line_end = io.StringIO(), "\r\n" if "\r\n" in text else "\n"
+    writer = csv.writer(stream, delimiter=_delimiter(text), lineterminator=line_end)
+    for one in new:
+        writer.writerow([guarded(one) if at == place else "" for at in range(len(columns))])
+    gap = line_end if new and not text.endswith("\n") else ""
+    try:
+        return data + (gap + stream.getvalue()).encode(encoding), len(new)
+    except UnicodeEncodeError as error:
+        letters = error.object[error.start : error.end]
+        raise complain(ValueError, name, encoding, f"an encoding that has {letters!r}") from None
+
+
+def _known(ids: Collection[str]) -> dict[str, str]:
+    """The ids by what a cell may hold: each with and without our apostrophe."""
+    return {**{one: one for one in ids}, **{guarded(one): one for one in ids}}
+
+
+def _delimiter(text: str) -> str:
+    return max(",;\t", key=text.partition("\n")[0].count)
+
+
+def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
     """The rows, each with the number of its first line. Raises ValueError."""
-    text = _decode(path.read_bytes())
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     line = 1
     try:
         for row in reader:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise complain(ValueError, f"{path.name}, line {line}", error, "a line of CSV") from None
+        raise complain(ValueError, f"{name}, line {line}", error, "a line of CSV") from None
 
 
-def _decode(data: bytes) -> str:
-    """What a spreadsheet program saved: UTF-8, UTF-16 with its mark, or Windows' code page."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace")
+def _decode(data: bytes) -> tuple[str, str]:
+    """What a spreadsheet program saved, and in which encoding: UTF-8, UTF-16, or Windows' code page."""
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if data.startswith(mark):
+            return data[2:].decode(encoding, "replace"), encoding
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError:
-        return data.decode("cp1252", "replace")
+        return data.decode("cp1252", "replace"), "cp1252"
 
 
 def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -> list[str]:
@@ -112,7 +162,7 @@ def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -
     if "id" not in names:
         raise complain(ValueError, place, names, "a column `id`, and one for each part marked")
     for name in filter(None, names):
-        if name not in ("id", *parts, *NO_PARTS):
+        if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
             raise ValueError(f"{place}: no such part: {name!r}; there are {_list(parts)}")
         if names.count(name) > 1:
             raise complain(ValueError, f"{place}, column {name}", "it twice", "a column once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..specs.judge import Run, Spec, Verdict, describe, drawn, judge
 from .finding import Submission
 from .forbidden import not_allowed
 from .jail import Limits
-from .marks import Marks, PartMarks
+from .marks import Marks, PartMarks, digest
 from .reading import Source, defined_names, defines, is_stub, read_submission
 from .session import Ended, Remote, Session
 from .slicing import named_by, needed_for
@@ -48,7 +49,10 @@ def mark(
         limits=limits,
         without_jail_for_my_own_code=without_jail_for_my_own_code,
     )
-    parts = {p.name: mark_part(p, source, seed, open_session) for p in watched(assignment.coded)}
+    parts = {
+        p.name: replace(mark_part(p, source, seed, open_session), code=_code_of(p, source))
+        for p in watched(assignment.coded)
+    }
     lost = ("cell left out",) if source.problems else ()
     flag = (source.flag,) if source.flag else ()
     return Marks(
@@ -78,6 +82,12 @@ def is_written(answer: str) -> bool:
     """Whether a cell holds more than what was handed out, or than its bold title."""
     title = r"^\*\*.*$" if HANDED_OUT in answer else r"^\*\*[^*]+\*\*$"
     return bool(re.sub(title, "", answer.replace(HANDED_OUT, ""), flags=re.MULTILINE).strip())
+
+
+def _code_of(part: Task | Hunt, source: Source) -> str:
+    """A digest of what a part's function needs; empty where it is not defined."""
+    there = defines(source, part.function)
+    return digest(needed_for(source.code, part.function)) if there else ""
 
 
 def _notes(source: Source, assignment: Assignment) -> list[str]:

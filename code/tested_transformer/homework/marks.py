@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ class PartMarks:
     caught: tuple[str, ...] = ()  # of a hunt: the wrong implementations, by name
     missed: tuple[str, ...] = ()
     hint: str = ""  # of a hunt: the symptom of one that got away
+    code: str = ""  # digest of the code that the function needs
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,18 @@ class Marks:
         of_parts = [f"{name}: {flag}" for name, part in self.parts.items() for flag in part.flags]
         return (*self.flags, *of_parts)
 
+    def answer(self, part: str) -> str:
+        """A digest of what answers a part, by which a person's points know it again; empty for nothing."""
+        return self.parts[part].code if part in self.parts else digest(self.written.get(part, ""))
+
     def to_json(self) -> str:
         """As text that `from_json` reads."""
         return json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+
+
+def digest(text: str) -> str:
+    """A word that changes with the text; empty for an empty one."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32] if text else ""
 
 
 def from_json(text: str) -> Marks:

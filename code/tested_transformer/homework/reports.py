@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..keeping import replace_whole
+from .by_hand import keep_shown
 from .class_pages import class_summary, written_page
 from .feedback import feedback_page
+from .manual import with_rows_for
 from .marks import Marks, write_whole
 from .page import count
 from .results import NOT_MARKED, Manual, grades_csv, page_name, written_csv
@@ -19,7 +22,7 @@ def write_reports(
 ) -> Iterator[str]:
     """Write all files anew, each whole or not at all; give a line about each kind.
 
-    `written.csv` is left alone once it is there: somebody may be filling it in.
+    `written.csv` only grows once it is there: somebody may be filling it in.
     """
     folder = Path(out)
     pages = folder / "feedback"
@@ -27,25 +30,29 @@ def write_reports(
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
     yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
+    answers = written_page(assignment, marks, manual)
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
-        ("answers.html", written_page(assignment, marks), "what is marked by a person, with rubrics"),
-        ("written.csv", written_csv(assignment, marks), "to fill in and to give back by --manual"),
+        ("answers.html", answers, "what is marked by a person, with rubrics"),
     ):  # fmt: skip
-        if name != "written.csv" or not (folder / name).exists():
-            write_whole(folder / name, text)
+        write_whole(folder / name, text)
         yield f"{folder / name}  {what}"
+    keep_shown(folder, assignment, marks)
+    table = folder / "written.csv"
+    yield f"{table}  to fill in and to give back by --manual{_grown(table, assignment, marks)}"
 
 
-def keep_manual(out: str | Path, manual: Manual | None) -> Manual:
-    """Keep points that a person gave, or give those that were kept: a later run must not lose them.
-
-    Raises: ValueError if what was kept can not be read.
-    """
-    kept = Path(out) / "manual.json"
-    if manual is not None:
-        points = {name: dict(parts) for name, parts in manual.points.items()}
-        write_whole(kept, json.dumps(points, ensure_ascii=False, indent=1) + "\n")
-        return manual
-    return Manual(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else NOT_MARKED
+def _grown(table: Path, assignment: Assignment, marks: Sequence[Marks]) -> str:
+    """Write the empty table, or append to one that is there; what is to be said of it."""
+    if not table.exists():
+        write_whole(table, written_csv(assignment, marks))
+        return ""
+    before = table.read_bytes()
+    try:
+        after, new = with_rows_for(table.name, before, [one.id for one in marks])
+    except ValueError as error:
+        return f"; it was there and was kept, without rows for new submissions ({error})"
+    if new:
+        replace_whole(table, after, mode=stat.S_IMODE(table.stat().st_mode))
+    return f"; it was there: {count(new, 'row')} appended" if new else "; it was there and was kept"

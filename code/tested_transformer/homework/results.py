@@ -25,20 +25,37 @@ FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 # What the table of grades holds beside the id and the parts.
 NO_PARTS = ("total", "out_of", "complete", "flags", "feedback")
+COMMENT = " comment"  # ends the name of the column for what is said of a part
 
 
 @dataclass(frozen=True)
 class Manual:
-    """Points that a person gave, by the submission's id and then by the part's name."""
+    """What a person gave, by the submission's id and then by the part's name.
 
-    points: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    In a table that was just read, None takes points or a comment back.
+    """
 
-    def of(self, marks: Marks) -> Mapping[str, float]:
+    points: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    # Digests of the answers that were marked; what the student is to read.
+    answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    comments: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+
+    def of(self, marks: Marks) -> Mapping[str, float | None]:
         """The points of one submission, by part."""
         return self.points.get(marks.id, {})
 
+    def comments_on(self, marks: Marks) -> Mapping[str, str | None]:
+        """What was said of one submission, by part."""
+        return self.comments.get(marks.id, {})
+
+
+def without_empty(values: Mapping[str, dict]) -> dict[str, dict]:
+    """What was said of those of whom something was said."""
+    return {who: parts for who, parts in values.items() if parts}
+
 
 NOT_MARKED = Manual()
+CHANGED = "answer changed since it was marked"  # a flag
 
 
 # --------------------------------------------------------------------------------------------- points
@@ -60,14 +77,39 @@ def total(assignment: Assignment, marks: Marks, manual: Manual) -> float:
 
 
 def is_complete(assignment: Assignment, marks: Marks, manual: Manual) -> bool:
-    """Whether every answer in words is marked."""
-    return all(points_of(part, marks, manual) is not None for part in assignment.parts)
+    """Whether every answer in words is marked, as it is now."""
+    return all(is_marked(part, marks, manual) for part in assignment.parts)
+
+
+def is_marked(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> bool:
+    """Whether there are points for what the part holds now."""
+    return points_of(part, marks, manual) is not None and not is_changed(part, marks, manual)
+
+
+def is_changed(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> bool:
+    """Whether the part holds another answer than the one that a person marked."""
+    marked = manual.answers.get(marks.id, {}).get(part.name)
+    return marked is not None and marked != marks.answer(part.name)
 
 
 def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[str, ...]:
-    """The flags of the marks, and "by hand" for each code part whose points a person replaced."""
+    """The flags of the marks, and for each part what became of points that a person gave."""
     replaced = [part.name for part in assignment.coded if is_replaced(part, marks, manual)]
-    return (*marks.every_flag(), *(f"{name}: by hand" for name in replaced))
+    changed = [part.name for part in assignment.parts if is_changed(part, marks, manual)]
+    return (
+        *marks.every_flag(),
+        *(f"{name}: by hand" for name in replaced),
+        *(f"{name}: {CHANGED}" for name in changed),
+    )
+
+
+def by_flag(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> dict[str, list[str]]:
+    """Every flag that there is, in order, with the ids that have it."""
+    found: dict[str, list[str]] = {}
+    for one in marks:
+        for flag in dict.fromkeys(every_flag(assignment, one, manual)):
+            found.setdefault(flag, []).append(one.id)
+    return dict(sorted(found.items()))
 
 
 def same_file(marks: Sequence[Marks]) -> dict[str, list[str]]:
@@ -127,10 +169,11 @@ def _same_as(others: Sequence[str]) -> list[str]:
 
 
 def written_csv(assignment: Assignment, marks: Sequence[Marks]) -> str:
-    """The table to fill in by hand: one line for each submission, one column for each answer in words."""
+    """The table to fill in by hand: a line for each submission; for each answer in words points and a comment."""
     parts = [part.name for part in assignment.written]
+    columns = [*parts, *(name + COMMENT for name in parts)]
     ids = sorted(one.id for one in marks)
-    return as_csv([["id", *parts], *([one, *([None] * len(parts))] for one in ids)])
+    return as_csv([["id", *columns], *([one, *([None] * len(columns))] for one in ids)])
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:
