@@ -28,6 +28,7 @@ import site_address  # noqa: E402
 import anchors  # noqa: E402
 import generate  # noqa: E402
 import run_tests  # noqa: E402
+from chapters import chapter_paths  # noqa: E402
 
 REPOSITORY, SITE = "https://github.com/someone/some-book", "https://someone.example/some-book/"
 CONFIG = """
@@ -266,7 +267,7 @@ def test_reading_time_counts_words_and_lines():
 
 def test_every_chapter_says_what_it_needs():
     needs = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
-    there = [int(path.name[:2]) for path in sorted((ROOT / "chapters").glob("*.ipynb"))]
+    there = [int(path.name[:2]) for path in chapter_paths()]
     assert list(needs) == there
     for chapter, wanted in needs.items():
         earlier = [need for need in wanted if isinstance(need, int)]
@@ -284,7 +285,7 @@ def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
         chapter_facts.needed(env, "chapters/02_b")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "chapters").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", chapter_paths(), ids=lambda p: p.stem)
 def test_every_chapter_begins_with_what_a_reader_will_be_able_to_do(path):
     first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
     first = "".join(first)

@@ -15,6 +15,7 @@ import nbformat
 import pytest
 import torch
 
+from chapters import chapter_paths
 from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
 from tested_transformer import Parts, Transformer, TransformerConfig, check, load_parts, open_folder
 from tested_transformer.data import number_pair
@@ -781,7 +782,7 @@ def test_loading_leaves_randomness_alone(folder):
 def test_the_books_solutions_are_not_taken_for_the_readers():
     """Every solution cell of a part names its function so; no exercise cell does."""
     found = {}
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+    for path in chapter_paths():
         for cell in nbformat.read(path, as_version=4).cells:
             last = cell.source.strip().splitlines()[-1] if cell.source.strip() else ""
             if cell.cell_type != "code" or not last.startswith('check("'):

@@ -9,8 +9,10 @@ import nbformat
 import pytest
 import yaml
 
+from chapters import chapter_paths
+
 ROOT = Path(__file__).resolve().parents[1]
-CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CHAPTERS = chapter_paths()
 # Folders of one machine. A web address may have such words in its path, after a letter.
 REQUIREMENT = r'[\w.-]+==[\w.]+(; sys_platform == "linux")? +# \S.*'
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|opt|Users)/\w|[A-Z]:\\\\?Users\\")
@@ -82,17 +84,18 @@ def test_requirements_are_exact_and_say_why(name):
     assert [line for line in lines if not re.fullmatch(REQUIREMENT, line)] == []
 
 
-def test_no_file_names_a_machine_path():
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+def in_git(*options: str) -> list[str]:
+    """The names of the files that git knows, by the options of its command."""
+    command = ["git", "ls-files", "-z", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout: its files can not be listed")
+    return listed.stdout.split("\0")[:-1]
+
+
+def test_no_file_names_a_machine_path():
     found = []
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in in_git("-co", "--exclude-standard"):
         try:
             text = (ROOT / name).read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
@@ -108,9 +111,21 @@ def test_every_chapter_is_in_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
     listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
     assert CHAPTERS
-    assert [f for f in listed if f.startswith("chapters/")] == [
-        f"chapters/{p.stem}" for p in CHAPTERS
+    assert [f"{f}.ipynb" for f in listed if f.startswith("chapters/")] == [
+        f"chapters/{p.name}" for p in CHAPTERS
     ]
+
+
+def test_no_chapter_in_git_is_forgotten():
+    assert in_git("chapters/*.ipynb") == [f"chapters/{path.name}" for path in CHAPTERS]
+
+
+def test_git_ignores_what_jupyterlab_makes_beside_the_chapters():
+    made = ["Untitled.ipynb", "Untitled1.ipynb", "01_self_attention-Copy1.ipynb", "Untitled Folder"]
+    command = ["git", "check-ignore", *(f"chapters/{name}" for name in made)]
+    in_git()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == command[2:]
 
 
 @each_chapter
