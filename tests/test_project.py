@@ -3,11 +3,14 @@
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chapters import chapter_paths
 
@@ -102,6 +105,12 @@ def test_no_file_names_a_machine_path():
             continue
         found += [f"{name}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
     assert found == []
+
+
+@given(st.just(0.25))
+def test_a_slow_machine_fails_no_property(seconds):
+    """Longer than the 200 ms that hypothesis gives an example by itself."""
+    time.sleep(seconds)
 
 
 # --------------------------------------------------------------------------------------- chapters
