@@ -379,6 +379,28 @@ def test_a_failed_run_is_not_recorded():
         run_tests.record([finished_step(failed=True)], 61.0)
 
 
+def test_the_summary_names_a_file_that_is_skipped_as_a_whole(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\npytest.importorskip('no_such', reason='no \"such\"')\n"
+    )
+    report = tmp_path / "report.xml"
+    command = [sys.executable, *run_tests.PYTEST, tmp_path, f"--junitxml={report}"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True)
+    step = run_tests.Step("unit tests", [])
+    step.read(ElementTree.parse(report))
+    assert 'skipped, 1 test: no "such" (the whole file test_a)\n' in run_tests.summary(
+        [step], True, 1
+    )
+
+
+def test_an_old_site_is_not_tested_when_the_new_one_did_not_build():
+    book = run_tests.Step("book", [], failed=True)
+    step = run_tests.Step("browser", ["-c", "raise SystemExit(1)"], after=book)
+    step.run("[2/2]")
+    assert not step.failed
+    assert step.skipped == {"browser: book failed": 1}
+
+
 def test_without_a_record_the_page_says_so():
     assert "No run is recorded" in generate.last_run(None)
 
