@@ -386,6 +386,28 @@ def test_letters_that_no_font_has(press):
     assert not press().draws("\ue123\ue124")  # of nobody
 
 
+PAIRS = """() => [...document.querySelectorAll('.cell:has(> .cell_output > figure:first-child)')].map(cell => [
+    cell.querySelector('pre').textContent.trim().split('\\n').at(-1), cell.querySelector('.caption-text').textContent])"""
+MARKERS = """() => [...document.querySelectorAll('summary')].map(summary => getComputedStyle(summary).listStyleType)"""
+
+
+@built
+def test_a_sheet_ends_where_it_may(press):
+    """Code stays with its figure, the line of links into the reference with what is before it."""
+    print_ = press()
+    with print_.sheets(["chapters/03_scaling.html"]) as (page, _):
+        pairs = [[re.sub(r"\s+", "", text) for text in pair] for pair in page.evaluate(PAIRS)]
+        assert {*page.evaluate(MARKERS)} == {"none"}  # no triangle says that it could be opened
+    paper = Paper(print_.chapter("03_scaling"))
+    assert len(pairs) > 5
+    for code, caption in pairs:
+        begin = caption[:25]  # before a line can end in a hyphen
+        assert not begin.isascii() or any(code in t and begin in t for t in paper.letters), begin
+    assert not any(text.startswith("Alsofromthepackage") for text in paper.letters)
+    assert "minutes" in paper.texts[0]
+    assert "left closed" not in paper.texts[0]  # on paper nothing is
+
+
 def test_names_of_what_to_print():
     every = [path.stem for path in chapters.chapter_paths()]
     assert pdf.wanted([]) == [*every, pdf.BOOK]
