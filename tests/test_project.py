@@ -87,6 +87,14 @@ def test_requirements_are_exact_and_say_why(name):
     assert [line for line in lines if not re.fullmatch(REQUIREMENT, line)] == []
 
 
+def test_one_version_of_pytorch_is_named_everywhere():
+    names = ["README.md", "book/how_to_use.md", "binder/requirements.txt"]
+    names += [f".github/workflows/{name}.yml" for name in ("publish", "test")]
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("requirements.txt", *names)]
+    found = [re.findall(r"torch==([\d.]+\d)", text) for text in texts]
+    assert found == [found[0]] * len(texts)
+
+
 def in_git(*options: str) -> list[str]:
     """The names of the files that git knows, by the options of its command."""
     command = ["git", "ls-files", "-z", *options]
