@@ -79,11 +79,11 @@ def book(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pdf", "ONLY=99"], "There is no chapter 99: name one by its number (0 to "),
-        (["pdf", "ONLY=3 boo"], "There is no chapter boo: "),
+        (["pdf", "ONLY=99"], "There is no chapter 99. Take a number (0 to "),
+        (["pdf", "ONLY=3 boo"], "There is no chapter boo. "),
         (["pdf", "PAPER=foo"], "The paper is A4 or letter, not foo."),
-        (["refresh", "CHAPTERS=nothing"], "There is no chapter nothing: "),
-        (["refresh", "CHAPTERS=book"], "There is no chapter book: "),
+        (["refresh", "CHAPTERS=nothing"], "There is no chapter nothing. "),
+        (["refresh", "CHAPTERS=book"], "There is no chapter book. "),
     ],
 )
 def test_a_wrong_value_is_said_before_anything_is_installed(book, words, said):

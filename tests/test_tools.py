@@ -85,7 +85,7 @@ def test_what_is_no_chapter(small_book, name):
     with pytest.raises(chapters.UnknownChapterError) as error:
         chapters.chosen(["1", name], chapters.chapter_paths(small_book), ", or a song")
     assert str(error.value) == (
-        f"There is no chapter {name}: name one by its number (0 to 2, 4), as 04_masks, or a song."
+        f"There is no chapter {name}. Take a number (0 to 2, 4), or a name such as 04_masks, or a song."
     )
 
 
@@ -170,7 +170,7 @@ def test_a_swap_that_fails_is_undone(small_book):
 @pytest.mark.parametrize("name", ["nothing", "99"])
 def test_refresh_names_what_is_no_chapter(name, capsys):
     assert refresh.main([name]) == 1
-    assert capsys.readouterr().err.startswith(f"There is no chapter {name}: ")
+    assert capsys.readouterr().err.startswith(f"There is no chapter {name}. ")
 
 
 @pytest.mark.slow

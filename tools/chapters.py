@@ -45,7 +45,7 @@ def chosen(names: list[str], paths: list[Path], besides: str = "") -> list[Path]
         }
         if not fitting:
             raise UnknownChapterError(
-                f"There is no chapter {name}: name one by its number ({_spans(paths)}), as {paths[-1].stem}{besides}."
+                f"There is no chapter {name}. Take a number ({_spans(paths)}), or a name such as {paths[-1].stem}{besides}."
             )
         wanted |= fitting
     return [path for path in paths if not names or path in wanted]

@@ -419,7 +419,7 @@ def test_names_of_what_to_print():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--only", "99"], "There is no chapter 99: name one by its number (0 to "),
+        (["--only", "99"], "There is no chapter 99. Take a number (0 to "),
         (["--paper", "foo"], "The paper is A4 or letter, not foo."),
     ],
 )
