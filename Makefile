@@ -14,17 +14,19 @@ SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf homework test test-fast lab serve refresh clean venv gpu-compile test-gpu tune-gpu bench-gpu
+.PHONY: help book pdf homework test test-fast lab serve refresh clean gpu-compile test-gpu tune-gpu bench-gpu \
+	python venv pdf-asked refresh-asked
+.PRECIOUS: $(SITE)  # an interrupted make would delete it, though it is whole
 
 help:
 	@echo "make book       build the site from nothing and say where to open it"
 	@echo "make pdf        print every chapter and the whole book as PDF (ONLY=\"3 book\" for some, PAPER=letter)"
 	@echo "make test       check everything: code, chapters, site (RECORD=1: store the numbers for the book)"
 	@echo "make test-fast  lint, doctests and the quick unit tests, for the edit loop"
-	@echo "make lab        open the chapters in JupyterLab"
+	@echo "make lab        open the chapters in JupyterLab (LAB=\"--no-browser --port=8889\" hands options on)"
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
 	@echo "make homework   write the assignments: students' versions, and solutions for instructors"
-	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=... for some)"
+	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=\"3 10\" for some)"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
 	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
@@ -35,12 +37,13 @@ book: $(VENV)/book.stamp
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
 
 # The site, if it is not there or something that it is made of is younger.
-$(SITE): $(VENV)/book.stamp $(shell find book chapters code/tested_transformer benchmarks/results tools/generate.py \
+$(SITE): $(VENV)/book.stamp $(shell sed -n 's,^ *- file: \(chapters/.*\),\1.ipynb,p' _toc.yml) \
+		$(shell find book code/tested_transformer benchmarks/results tools/generate.py \
 		_config.yml _toc.yml CITATION.cff CHANGELOG.md CONTRIBUTING.md \
-		-type f -not -path "*/generated/*" -not -path "*/__pycache__/*" -not -path "*/.*" -not -path "*/my_transformer/*" 2>/dev/null)
+		-type f -not -path "*/generated/*" -not -path "*/__pycache__/*" -not -path "*/.*" -not -path "* *" 2>/dev/null)
 	@$(BIN)/python tools/build_book.py --since $(BEGAN)
 
-pdf: $(VENV)/dev.stamp $(SITE)
+pdf: pdf-asked $(VENV)/dev.stamp $(SITE)
 	@$(BIN)/python tools/pdf.py $(if $(ONLY),--only $(ONLY)) $(if $(PAPER),--paper $(PAPER))
 
 test: $(VENV)/dev.stamp $(VENV)/homework.stamp $(VENV)/gpu.stamp $(VENV)/lighthouse.stamp
@@ -52,15 +55,15 @@ test-fast: $(VENV)/dev.stamp
 lab: $(VENV)/book.stamp
 	@mkdir -p chapters/my_transformer  # here check() keeps what a reader wrote, see book/how_to_use.md
 	@$(BIN)/python tools/trust.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m jupyterlab chapters  # small products, and as the tests run them
+	@OMP_NUM_THREADS=1 $(BIN)/python -m jupyterlab chapters $(LAB)  # small products, and as the tests run them
 
-serve:
+serve: python
 	@$(PYTHON) tools/serve.py --port $(PORT)
 
 homework: $(VENV)/homework.stamp
 	@$(BIN)/python tools/homework.py $(NAMES)
 
-refresh: $(VENV)/dev.stamp
+refresh: refresh-asked $(VENV)/dev.stamp
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
 
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
@@ -75,11 +78,21 @@ tune-gpu bench-gpu:
 
 clean:
 	rm -rf $(VENV) _build book/generated .pytest_cache .ruff_cache .hypothesis code/*.egg-info
-	find code tests tools chapters book -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+	find code tests tools chapters book \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# A wrong name is said before anything is installed or built for it.
+pdf-asked: venv
+	@case "$(PAPER)" in ""|A4|letter) ;; *) echo "The paper is A4 or letter, not $(PAPER)." >&2; exit 1;; esac
+	@$(BIN)/python tools/chapters.py --or-book $(ONLY)
+
+refresh-asked: venv
+	@$(BIN)/python tools/chapters.py $(CHAPTERS)
 
 # The environment. A stamp is younger than the file that it installed, or make installs again.
-venv:
-	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "There is no $(PYTHON) here: install Python 3.11 to 3.14, or name one, as in \`make book PYTHON=python3.12\`." >&2; exit 1; }
+python:
+	@$(PYTHON) -c "" >/dev/null 2>&1 || { echo "There is no $(PYTHON) here: install Python 3.11 to 3.14, or name one, as in \`make book PYTHON=python3.12\`." >&2; exit 1; }
+
+venv: python
 	@$(PYTHON) tools/make_venv.py $(VENV)
 
 $(VENV)/book.stamp: requirements.txt pyproject.toml | venv

@@ -256,7 +256,7 @@ def test_causal_is_bottom_right_where_torch_is_top_left():
     width=st.integers(0, 4), causal=st.booleans(), window=st.none() | st.integers(1, 7),
     seed=st.integers(0, 2**31), backend=st.sampled_from(ON_CPU),
 )  # fmt: skip
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 def test_any_shape_and_options_equal_the_reference(
     batch, groups, share, queries, keys, size, width, causal, window, seed, backend
 ):

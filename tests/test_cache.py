@@ -92,7 +92,7 @@ def test_a_class_without_select_is_judged_on_the_rest():
 # --- Chunks equal one pass -----------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(chunkings(), st.integers(1, 9), st.sampled_from([1, 2, 4]))
 def test_any_chunks_equal_one_pass(chunking, capacity, groups):
     chunks, real = chunking

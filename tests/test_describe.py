@@ -110,7 +110,7 @@ def test_picture():
     assert data["masks"].shape == (2, 2, 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**31), st.integers(0, 5), st.integers(0, 5))
 def test_any_mask_can_be_described(seed, length, keys):
     generator = torch.Generator().manual_seed(seed)

@@ -6,7 +6,6 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
@@ -15,6 +14,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
+from chapters import chapter_paths
 from tested_transformer import (
     KeyValueCache,
     LayerNorm,
@@ -41,7 +41,7 @@ from tested_transformer.plotting.diagram import (
 from tested_transformer.plotting.model_diagram import model_diagram
 from tested_transformer.plotting.style import contrast, text_width
 
-CHAPTERS = sorted((Path(__file__).resolve().parents[1] / "chapters").glob("*.ipynb"))
+CHAPTERS = chapter_paths()
 PHONE = 312  # pixels that a page of 360 has for a diagram
 SVG = "{http://www.w3.org/2000/svg}"
 

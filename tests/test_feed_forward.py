@@ -296,7 +296,7 @@ def test_any_batch_axes_and_empty_ones(layer, shape):
     place=st.integers(0, 99),
     activation=st.sampled_from(list(ACTIVATIONS)),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_token_alone_is_a_token_in_company(shape, d_ff, place, activation):
     module = network(d_model=3, d_ff=d_ff, activation=activation)
     x = tokens(*shape, 3)

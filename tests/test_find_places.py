@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chapters import chapter_paths
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "book" / "_ext"))
 find_places = pytest.importorskip("find_places")
@@ -44,7 +46,7 @@ def test_a_formula_as_people_type_it(latex, typed):
 def test_no_formula_of_the_book_leaves_latex():
     """Commands become signs or their names; what a reader sees has neither braces of LaTeX nor backslashes."""
     formulas = set()
-    for path in (ROOT / "chapters").glob("*.ipynb"):
+    for path in chapter_paths():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
             formulas.update(

@@ -28,6 +28,7 @@ import site_address  # noqa: E402
 import anchors  # noqa: E402
 import generate  # noqa: E402
 import run_tests  # noqa: E402
+from chapters import chapter_paths  # noqa: E402
 
 REPOSITORY, SITE = "https://github.com/someone/some-book", "https://someone.example/some-book/"
 CONFIG = """
@@ -266,7 +267,7 @@ def test_reading_time_counts_words_and_lines():
 
 def test_every_chapter_says_what_it_needs():
     needs = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
-    there = [int(path.name[:2]) for path in sorted((ROOT / "chapters").glob("*.ipynb"))]
+    there = [int(path.name[:2]) for path in chapter_paths()]
     assert list(needs) == there
     for chapter, wanted in needs.items():
         earlier = [need for need in wanted if isinstance(need, int)]
@@ -284,7 +285,7 @@ def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
         chapter_facts.needed(env, "chapters/02_b")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "chapters").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", chapter_paths(), ids=lambda p: p.stem)
 def test_every_chapter_begins_with_what_a_reader_will_be_able_to_do(path):
     first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
     first = "".join(first)
@@ -376,6 +377,28 @@ def test_a_recorded_run_says_what_passed_and_what_each_chapter_took():
 def test_a_failed_run_is_not_recorded():
     with pytest.raises(ValueError, match="nothing is recorded, because of failures in: chapters"):
         run_tests.record([finished_step(failed=True)], 61.0)
+
+
+def test_the_summary_names_a_file_that_is_skipped_as_a_whole(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\npytest.importorskip('no_such', reason='no \"such\"')\n"
+    )
+    report = tmp_path / "report.xml"
+    command = [sys.executable, *run_tests.PYTEST, tmp_path, f"--junitxml={report}"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True)
+    step = run_tests.Step("unit tests", [])
+    step.read(ElementTree.parse(report))
+    assert 'skipped, 1 test: no "such" (the whole file test_a)\n' in run_tests.summary(
+        [step], True, 1
+    )
+
+
+def test_an_old_site_is_not_tested_when_the_new_one_did_not_build():
+    book = run_tests.Step("book", [], failed=True)
+    step = run_tests.Step("browser", ["-c", "raise SystemExit(1)"], after=book)
+    step.run("[2/2]")
+    assert not step.failed
+    assert step.skipped == {"browser: book failed": 1}
 
 
 def test_without_a_record_the_page_says_so():

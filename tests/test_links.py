@@ -16,6 +16,7 @@ package_links = pytest.importorskip("package_links")
 pitfall_links = pytest.importorskip("pitfall_links")
 
 import generate  # noqa: E402
+from chapters import chapter_paths  # noqa: E402
 from tested_transformer.specs import SPECS  # noqa: E402
 
 # -------------------------------------------------------------------------------- public names
@@ -95,7 +96,7 @@ def test_every_public_name_has_an_entry():
 def chapter_boxes() -> list[tuple[str, str]]:
     """The chapter and title of each box, read from the notebooks."""
     found = []
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+    for path in chapter_paths():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             titles = re.findall(
                 r"\{admonition\} Pitfall: (.+)\n:class: pitfall", "".join(cell["source"])

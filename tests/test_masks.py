@@ -16,7 +16,7 @@ from tested_transformer.specs.masks import MASK_SPECS, MASKED_SOFTMAX, textbook
 from tested_transformer.specs.masks_mutants import PADDING_FROM_TOKENS
 
 SIZES = st.integers(0, 7)
-FEW = settings(max_examples=30, deadline=None)
+FEW = settings(max_examples=30)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -105,7 +105,7 @@ def test_forward_and_backward_equal_the_formula(length, keys, tile, causal):
 sizes = st.integers(0, 13)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes, sizes, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.none() | st.integers(1, 9)
 )

@@ -16,6 +16,7 @@ import nbformat
 import pytest
 import torch
 
+from chapters import chapter_paths
 from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
 from tested_transformer import Parts, Transformer, TransformerConfig, check, load_parts, open_folder
 from tested_transformer.data import number_pair
@@ -828,7 +829,7 @@ def test_loading_leaves_randomness_alone(folder):
 def test_the_books_solutions_are_not_taken_for_the_readers():
     """Every function and class of a solution cell is named so; nothing that an exercise cell checks is."""
     solutions = exercises = 0
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+    for path in chapter_paths():
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type != "code" or 'check("ch' not in cell.source:
                 continue

@@ -604,7 +604,7 @@ def test_ticks_of_logarithmic_axes():
     assert all("10^" in text for text in many + wide if text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_spread_keeps_order_distance_and_mean(places):
     places = np.array(places)

@@ -91,7 +91,7 @@ def test_against_the_loops(d_model, layout):
     base=st.floats(2.0, 1e6),
     layout=st.sampled_from(LAYOUTS),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_shift_is_one_matrix_for_all_positions(position, offset, pairs, base, layout):
     """R PE(pos) = PE(pos + offset)."""
     options = {"base": base, "layout": layout, "dtype": torch.float64}
@@ -102,7 +102,7 @@ def test_a_shift_is_one_matrix_for_all_positions(position, offset, pairs, base, 
 
 
 @given(start=st.integers(0, 10**5), distance=st.integers(0, 500), pairs=st.integers(1, 16))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_dot_product_depends_on_the_distance_alone(start, distance, pairs):
     places = torch.tensor([start, start + distance, 0, distance])
     a, b, c, d = sinusoidal_positions(places, 2 * pairs, dtype=torch.float64)

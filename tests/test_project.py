@@ -3,14 +3,19 @@
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chapters import chapter_paths
 
 ROOT = Path(__file__).resolve().parents[1]
-CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CHAPTERS = chapter_paths()
 # Folders of one machine. A web address may have such words in its path, after a letter.
 REQUIREMENT = r'[\w.-]+==[\w.]+(; sys_platform == "linux")? +# \S.*'
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|tmp|opt|Users)/\w|[A-Z]:\\\\?Users\\")
@@ -82,23 +87,38 @@ def test_requirements_are_exact_and_say_why(name):
     assert [line for line in lines if not re.fullmatch(REQUIREMENT, line)] == []
 
 
-def test_no_file_names_a_machine_path():
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+def test_one_version_of_pytorch_is_named_everywhere():
+    names = ["README.md", "book/how_to_use.md", "binder/requirements.txt"]
+    names += [f".github/workflows/{name}.yml" for name in ("publish", "test")]
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("requirements.txt", *names)]
+    found = [re.findall(r"torch==([\d.]+\d)", text) for text in texts]
+    assert found == [found[0]] * len(texts)
+
+
+def in_git(*options: str) -> list[str]:
+    """The names of the files that git knows, by the options of its command."""
+    command = ["git", "ls-files", "-z", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout: its files can not be listed")
+    return listed.stdout.split("\0")[:-1]
+
+
+def test_no_file_names_a_machine_path():
     found = []
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in in_git("-co", "--exclude-standard"):
         try:
             text = (ROOT / name).read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
         found += [f"{name}: {match[0]}" for match in MACHINE_PATH.finditer(text)]
     assert found == []
+
+
+@given(st.just(0.25))
+def test_a_slow_machine_fails_no_property(seconds):
+    """Longer than the 200 ms that hypothesis gives an example by itself."""
+    time.sleep(seconds)
 
 
 # --------------------------------------------------------------------------------------- chapters
@@ -108,9 +128,21 @@ def test_every_chapter_is_in_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
     listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
     assert CHAPTERS
-    assert [f for f in listed if f.startswith("chapters/")] == [
-        f"chapters/{p.stem}" for p in CHAPTERS
+    assert [f"{f}.ipynb" for f in listed if f.startswith("chapters/")] == [
+        f"chapters/{p.name}" for p in CHAPTERS
     ]
+
+
+def test_no_chapter_in_git_is_forgotten():
+    assert in_git("chapters/*.ipynb") == [f"chapters/{path.name}" for path in CHAPTERS]
+
+
+def test_git_ignores_what_jupyterlab_makes_beside_the_chapters():
+    made = ["Untitled.ipynb", "Untitled1.ipynb", "01_self_attention-Copy1.ipynb", "Untitled Folder"]
+    command = ["git", "check-ignore", *(f"chapters/{name}" for name in made)]
+    in_git()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == command[2:]
 
 
 @each_chapter

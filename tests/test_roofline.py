@@ -59,7 +59,7 @@ def test_plain_bytes_equal_what_the_operations_read_and_write(length, keys, d, h
     assert found == plain_bytes(length, keys, d, heads=heads, item=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5), st.booleans())
 def test_tiled_bytes_equal_what_the_loop_loads(length, keys, tile, causal):
     tensors = [Counted.of(t.detach()) for t in inputs(length, keys, 4)]

@@ -58,13 +58,11 @@ def test_the_two_references_of_the_jacobian_agree():
     np.testing.assert_allclose(first, second, atol=1e-16)
 
 
-@settings(deadline=None)
 @given(ROWS, st.floats(-1000, 1000))
 def test_softmax_ignores_a_shift(scores, shift):
     torch.testing.assert_close(softmax(scores + shift), softmax(scores), rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(ROWS, st.floats(0.1, 100))
 def test_softmax_and_temperature(scores, temperature):
     weights = softmax(scores, temperature=temperature)
@@ -74,7 +72,6 @@ def test_softmax_and_temperature(scores, temperature):
     assert entropy(hotter) >= entropy(weights) - 1e-12
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_jacobian_rows_sum_to_zero_and_it_is_positive_semidefinite(scores):
     jacobian = softmax_jacobian(softmax(scores))
@@ -83,21 +80,19 @@ def test_jacobian_rows_sum_to_zero_and_it_is_positive_semidefinite(scores):
     assert torch.linalg.eigvalsh(jacobian).min() > -1e-14
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(ROWS)
 def test_jacobian_is_autograd_s(scores):
     expected = torch.autograd.functional.jacobian(lambda s: torch.softmax(s, -1), scores)
     torch.testing.assert_close(softmax_jacobian(softmax(scores)), expected)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_perplexity_counts_keys(scores):
     weights = softmax(scores)
     assert 1 - 1e-9 <= perplexity(weights) <= len(scores) + 1e-9
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 0.99), st.integers(2, 1000))
 def test_score_gap_gives_the_weight_back(weight, num_keys):
     scores = torch.zeros(num_keys, dtype=torch.float64)

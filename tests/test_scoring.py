@@ -262,7 +262,7 @@ SEEDS = st.integers(0, 2**31)
 SIZES = st.integers(1, 6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, SIZES, SIZES, SIZES)
 def test_bilinear_is_a_dot_product_of_projections(seed, length, keys, rank):
     query, key = normal(length, 4, seed=seed), normal(keys, 3, seed=seed + 1)
@@ -271,7 +271,7 @@ def test_bilinear_is_a_dot_product_of_projections(seed, length, keys, rank):
     torch.testing.assert_close(bilinear_scores(query, key, w_query.T @ w_key), projected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, SIZES, SIZES, st.floats(0.3, 3.0))
 def test_gaussian_weights_are_those_of_a_dot_product(seed, length, keys, bandwidth):
     query, key = normal(length, 3, seed=seed), normal(keys, 3, seed=seed + 1)
@@ -280,7 +280,7 @@ def test_gaussian_weights_are_those_of_a_dot_product(seed, length, keys, bandwid
     torch.testing.assert_close(gaussian.softmax(-1), products.softmax(-1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, SIZES, SIZES)
 def test_concatenating_and_projecting_is_the_sum_of_two_projections(seed, length, keys):
     query, key = normal(length, 4, seed=seed), normal(keys, 3, seed=seed + 1)
@@ -293,7 +293,7 @@ def test_concatenating_and_projecting_is_the_sum_of_two_projections(seed, length
     torch.testing.assert_close(concatenated, added)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.integers(1, 9), st.integers(1, 4))
 def test_local_p_windows_are_never_empty(seed, keys, half_width):
     centers = predicted_centers(normal(5, 3, seed=seed), normal(4, 3, seed=1), 9 * normal(4), keys)

@@ -90,13 +90,13 @@ tilings = st.builds(Tiling, st.integers(1, 5), st.integers(1, 5), st.integers(1,
 
 
 @hypothesis.given(call=calls(), tiling=tilings)
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=150)
 def test_any_call_in_any_tiles_has_the_plain_formula_s_numbers_and_gradients(call, tiling):
     assert_gradients_agree(call, tiling)
 
 
 @hypothesis.given(call=calls(dtype=torch.float32), tiling=tilings)
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 def test_float32_is_as_exact_as_the_plain_formula(call, tiling):
     """error <= 2 x (the plain formula's error) + 4 eps x max |reference|."""
     given = {name: getattr(call, name) for name in ("query", "key", "value", *DEFAULTS)}

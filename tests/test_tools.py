@@ -15,6 +15,8 @@ import nbformat
 import pytest
 from nbformat import v4
 
+import build_book
+import chapters
 import generate
 import make_venv
 import refresh
@@ -29,7 +31,146 @@ def chapter(folder: Path, *cells) -> Path:
     return path
 
 
+# --------------------------------------------------------------------------------------- chapters
+
+CONTENTS = """
+parts:
+  - caption: One
+    chapters:
+      - file: chapters/00_hello
+      - file: chapters/01_a
+      - file: chapters/02_b
+  - caption: Two
+    chapters:
+      - file: chapters/04_masks
+      # - file: chapters/05_not_yet
+      - file: book/glossary
+"""
+
+
+@pytest.fixture
+def small_book(tmp_path):
+    """A table of contents with four chapters, and two notebooks of a reader's beside them."""
+    (tmp_path / "_toc.yml").write_text(CONTENTS, encoding="utf-8")
+    (tmp_path / "chapters").mkdir()
+    for name in ("00_hello", "01_a", "01_a-Copy1", "02_b", "04_masks", "my01"):
+        (tmp_path / "chapters" / f"{name}.ipynb").write_text("{}", encoding="utf-8")
+    return tmp_path
+
+
+def test_a_readers_notebooks_are_no_chapters(small_book):
+    paths = chapters.chapter_paths(small_book)
+    assert [path.stem for path in paths] == ["00_hello", "01_a", "02_b", "04_masks"]
+    assert [path.name for path in chapters.left_out(small_book)] == [
+        "01_a-Copy1.ipynb",
+        "my01.ipynb",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ([], ["00_hello", "01_a", "02_b", "04_masks"]),
+        (["4", "00"], ["00_hello", "04_masks"]),
+        (["chapters/02_b.ipynb", "01_a"], ["01_a", "02_b"]),
+    ],
+)
+def test_chapters_by_number_and_by_name(small_book, names, wanted):
+    paths = chapters.chosen(names, chapters.chapter_paths(small_book))
+    assert [path.stem for path in paths] == wanted
+
+
+@pytest.mark.parametrize("name", ["3", "99", "nothing", "my01", "01_a-Copy1"])
+def test_what_is_no_chapter(small_book, name):
+    with pytest.raises(chapters.UnknownChapterError) as error:
+        chapters.chosen(["1", name], chapters.chapter_paths(small_book), ", or a song")
+    assert str(error.value) == (
+        f"There is no chapter {name}. Take a number (0 to 2, 4), or a name such as 04_masks, or a song."
+    )
+
+
+# -------------------------------------------------------------------------------------- build_book
+
+GROWS = """
+import pathlib, sys
+site = pathlib.Path(sys.argv[1], "_build", "html")
+(site / "book").mkdir(parents=True)
+(site / "book" / "index.html").write_text("<title>New</title>", encoding="utf-8")
+"""
+FAILS = f"{GROWS}sys.exit(1)"
+STOPPED = f"{GROWS}import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+BUILD = """
+import pathlib, signal, sys
+import build_book, chapters
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in two processes ignore it
+root, script = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1)
+build_book.ROOT, build_book.SITE = root, root / "_build" / "html"
+build_book.left_out = lambda: chapters.left_out(root)
+build_book.commands = lambda folder: [["-c", script, str(folder)]]
+sys.exit(build_book.main())
+"""
+
+
+def build(book: Path, script: str) -> subprocess.CompletedProcess:
+    """Build a small book with a script in place of Jupyter Book."""
+    command = [sys.executable, "-c", BUILD, str(book), script]
+    return subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, timeout=50)
+
+
+def old_site(book: Path) -> Path:
+    """A page of a site that was built before."""
+    page = book / "_build" / "html" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("Old", encoding="utf-8")
+    return page
+
+
+def test_a_new_site_takes_the_place_of_the_old(small_book):
+    page = old_site(small_book)
+    for _ in range(2):
+        done = build(small_book, GROWS)
+        assert done.returncode == 0, done.stderr
+        assert "<title>New</title>" in page.read_text(encoding="utf-8")
+        assert [path.name for path in (small_book / "_build").iterdir()] == ["html"]
+    said = "left out: chapters/01_a-Copy1.ipynb (not in _toc.yml)\nleft out: chapters/my01.ipynb ("
+    assert said in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (FAILS, "The book did not build, see above; a warning counts as an error ("),
+        pytest.param(
+            STOPPED, "The build was stopped (",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="no such signal there"),
+        ),
+    ],
+    ids=["fails", "stopped"],
+)  # fmt: skip
+def test_a_site_outlives_a_build_that_comes_to_nothing(small_book, script, words):
+    page = old_site(small_book)
+    done = build(small_book, script)
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert "The site from before is as it was." in done.stdout
+    assert page.read_text(encoding="utf-8") == "Old"
+    assert [path.name for path in (small_book / "_build").iterdir()] == ["html"]
+
+
+def test_a_swap_that_fails_is_undone(small_book):
+    page = old_site(small_book)
+    with pytest.raises(FileNotFoundError):
+        build_book.swap(small_book / "nothing", page.parent, small_book / "aside")
+    assert page.read_text(encoding="utf-8") == "Old"
+
+
 # ---------------------------------------------------------------------------------------- refresh
+
+
+@pytest.mark.parametrize("name", ["nothing", "99"])
+def test_refresh_names_what_is_no_chapter(name, capsys):
+    assert refresh.main([name]) == 1
+    assert capsys.readouterr().err.startswith(f"There is no chapter {name}. ")
 
 
 @pytest.mark.slow
@@ -166,17 +307,26 @@ def pretend_python(folder: Path, version: tuple) -> Path:
         """)
     )
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] || exec "{sys.executable}" "{script}" "$@"\nexec "{sys.executable}" "$@"\n'
+    )
     python.chmod(0o755)
     return python
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 def test_make_says_one_sentence_about_the_python(tmp_path):
+    shim = tmp_path / "python3.8"  # as pyenv has one for each Python that it could install
+    shim.write_text('#!/bin/sh\necho "pyenv: python3.8: command not found" >&2\nexit 127\n')
+    shim.chmod(0o755)
     for python, words in [
         (
             pretend_python(tmp_path, (3, 10, 4)),
             "This book needs Python 3.11 to 3.14, and this is Python 3.10",
+        ),
+        (
+            shim,
+            f"There is no {shim} here: install Python 3.11 to 3.14",
         ),
         (
             tmp_path / "nowhere",
@@ -241,6 +391,15 @@ def test_a_taken_port_is_said(served, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["serve.py", "--port", served.rpartition(":")[2]])
     assert serve.main() == 1
     assert "something else uses it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["abc", "70000", "-1"])
+def test_a_port_that_is_none_is_said(port, monkeypatch, tmp_path, capsys):
+    (tmp_path / "index.html").write_text("a site", encoding="utf-8")
+    monkeypatch.setattr(serve, "SITE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["serve.py", f"--port={port}"])
+    assert serve.main() == 1
+    assert capsys.readouterr().err.startswith(f"PORT is a number from 0 to 65535, not {port}:")
 
 
 def test_no_site_is_said(monkeypatch, tmp_path, capsys):

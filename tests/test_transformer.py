@@ -317,7 +317,7 @@ def decode_in_chunks(model, source, target, cuts, capacity=64):
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(data=st.data())
 def test_cached_decoding_is_one_pass(wiring, data):
     """Chunks of any size, padding anywhere in source and target, any first capacity."""

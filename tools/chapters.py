@@ -1,20 +1,67 @@
-"""What the scripts here know about chapters: where they are, their numbers and their titles."""
+"""What the scripts here know about chapters: where they are, their numbers and their titles.
+
+Usage: python tools/chapters.py [--or-book] [NUMBER or NAME ...]    says which of them is no chapter
+
+The Makefile asks that before it installs anything, so nothing but Python itself is imported at first.
+"""
 
 import re
+import sys
+from itertools import groupby
 from pathlib import Path
 
-import nbformat
-
 ROOT = Path(__file__).resolve().parent.parent
+OR_BOOK = ", or book for the whole"  # what a printer of chapters takes besides
+
+
+class UnknownChapterError(Exception):
+    """A name that is no chapter's."""
 
 
 def chapter_paths(root: Path = ROOT) -> list[Path]:
-    """All chapters in order."""
-    return sorted((root / "chapters").glob("*.ipynb"))
+    """The chapters of the table of contents, in its order; a reader's own notebooks are none."""
+    contents = (root / "_toc.yml").read_text(encoding="utf-8")
+    stems = re.findall(r"^ *- file: chapters/(\S+)", contents, re.MULTILINE)
+    return [root / "chapters" / f"{stem}.ipynb" for stem in stems]
 
 
-def read(path: Path) -> nbformat.NotebookNode:
+def left_out(root: Path = ROOT) -> list[Path]:
+    """The notebooks beside the chapters that the table of contents does not name."""
+    return sorted({*(root / "chapters").glob("*.ipynb")} - {*chapter_paths(root)})
+
+
+def chosen(names: list[str], paths: list[Path], besides: str = "") -> list[Path]:
+    """The chapters that numbers or names stand for, in the order of the book; without names, all.
+
+    Raises: UnknownChapterError for a name that stands for none; it says what else there is (besides).
+    """
+    wanted = set()
+    for name in names:
+        stem = Path(name).name.removesuffix(".ipynb")
+        fitting = {
+            path
+            for path in paths
+            if path.stem == stem or (stem.isdigit() and number(path) == int(stem))
+        }
+        if not fitting:
+            raise UnknownChapterError(
+                f"There is no chapter {name}. Take a number ({_spans(paths)}), or a name such as {paths[-1].stem}{besides}."
+            )
+        wanted |= fitting
+    return [path for path in paths if not names or path in wanted]
+
+
+def _spans(paths: list[Path]) -> str:
+    """The numbers of chapters in a few words, such as 0 to 11, 15."""
+    numbers = sorted(map(number, paths))
+    rows = [list(row) for _, row in groupby(numbers, lambda n: n - numbers.index(n))]
+    return ", ".join(f"{row[0]} to {row[-1]}" if row[1:] else f"{row[0]}" for row in rows)
+
+
+def read(path: Path):
     """Read a chapter as a version 4 notebook."""
+    import nbformat
+
     return nbformat.read(path, as_version=4)
 
 
@@ -31,3 +78,19 @@ def number(path: Path) -> int:
             f"{path.name} does not begin with the chapter's number, as in 04_masks.ipynb"
         )
     return int(found[0])
+
+
+def main(names: list[str]) -> int:
+    """Say which name is no chapter's, if one is not."""
+    whole = names[:1] == ["--or-book"]
+    chapters = [name for name in names[whole:] if not (whole and name == "book")]
+    try:
+        chosen(chapters, chapter_paths(), OR_BOOK if whole else "")
+    except UnknownChapterError as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -26,7 +26,7 @@ import yaml
 from playwright.sync_api import Error, sync_playwright
 
 import serve
-from chapters import ROOT
+from chapters import OR_BOOK, ROOT, UnknownChapterError, chapter_paths, chosen
 from chromium import FLAGS, MISSING, find_chromium
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -77,28 +77,19 @@ def parts() -> list[Part]:
     ]
 
 
-def chosen(names: list[str], chapters: list[str]) -> list[str]:
+def wanted(names: list[str]) -> list[str]:
     """The names of the files to print, in the order of the book.
 
     Raises: CanNotPrintError for a name that is none of a chapter's.
     """
-    stems = [Path(page).stem for page in chapters]
-    wanted = set()
-    for name in names:
-        fitting = [
-            stem
-            for stem in stems
-            if name == stem or (name.isdigit() and int(name) == int(stem.partition("_")[0]))
-        ]
-        if name in ("book", BOOK):
-            fitting = [BOOK]
-        if not fitting:
-            raise CanNotPrintError(
-                f"there is no chapter {name!r}: --only takes a chapter's number or one of {', '.join(stems)}, "
-                "or `book` for the whole"
-            )
-        wanted.update(fitting)
-    return [stem for stem in (*stems, BOOK) if not names or stem in wanted]
+    chapters = [name for name in names if name != "book"]
+    if names and not chapters:
+        return [BOOK]
+    try:
+        stems = [path.stem for path in chosen(chapters, chapter_paths(), OR_BOOK)]
+    except UnknownChapterError as reason:
+        raise CanNotPrintError(str(reason)) from None
+    return stems if names and "book" not in names else [*stems, BOOK]
 
 
 # ------------------------------------------------------------------------------------------ printing
@@ -112,12 +103,14 @@ def chromium():
     """
     program = find_chromium()
     if program is None:
-        raise CanNotPrintError(MISSING)
+        raise CanNotPrintError(f"Nothing is printed: {MISSING}.")
     with sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         except Error as error:
-            raise CanNotPrintError(f"{program} does not start: {error.message}") from None
+            raise CanNotPrintError(
+                f"Nothing is printed: {program} does not start: {error.message}"
+            ) from None
         yield browser
         browser.close()
 
@@ -148,7 +141,7 @@ class Press:
         """
         for name in names:
             if not (SITE / name).is_file():
-                raise CanNotPrintError(f"{name} is not in the built site: make book")
+                raise CanNotPrintError(f"The built site has no {name}: run make book first.")
         page = self.context.new_page()
         empty = SKELETON.format(paper=self.paper, style=STYLE.read_text(encoding="utf-8"))
         page.route(
@@ -186,7 +179,7 @@ class Press:
                 if shown == before:
                     about = " ".join(facts["abstract"].split())
                     return finished(data, about, page.evaluate(HEADINGS))
-        raise CanNotPrintError("the numbers of the pages move with every print")  # never seen
+        raise CanNotPrintError("The numbers of the pages move with every print.")  # never seen
 
 
 def book_facts() -> dict:
@@ -361,13 +354,13 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--paper", choices=PAPERS, default="A4")
+    parser.add_argument("--paper", default="A4")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER")
     options = parser.parse_args(arguments)
     try:
         print_files(options.only, options.paper, options.out)
     except CanNotPrintError as reason:
-        print(f"Nothing more is printed: {reason}", file=sys.stderr)
+        print(reason, file=sys.stderr)
         return 1
     return 0
 
@@ -375,13 +368,14 @@ def main(arguments: list[str] | None = None) -> int:
 def print_files(names: list[str], paper: str, out: Path) -> None:
     """Write the files, one after another.
 
-    Raises: CanNotPrintError if a name, the site or Chromium is missing.
+    Raises: CanNotPrintError if a name, the paper, the site or Chromium is missing.
     """
+    if paper not in PAPERS:
+        raise CanNotPrintError(f"The paper is {' or '.join(PAPERS)}, not {paper}.")
     if not (SITE / "index.html").is_file():
-        raise CanNotPrintError("the site is not built: make book")
+        raise CanNotPrintError("There is no site yet: run make book first.")
     book = parts()
-    chapters = [name for part in book for name in part.pages if name.startswith("chapters/")]
-    wanted = chosen(names, chapters)
+    stems = wanted(names)
     out.mkdir(parents=True, exist_ok=True)
     server = serve.start(SITE)
     try:
@@ -389,9 +383,9 @@ def print_files(names: list[str], paper: str, out: Path) -> None:
             press = Press(browser, f"http://127.0.0.1:{server.server_port}", paper, book)
             if not press.draws(CHINESE):
                 print(NO_CHINESE)
-            for place, stem in enumerate(wanted, start=1):
+            for place, stem in enumerate(stems, start=1):
                 began = time.monotonic()
-                print(f"[{place}/{len(wanted)}] {stem}.pdf", end=" ", flush=True)
+                print(f"[{place}/{len(stems)}] {stem}.pdf", end=" ", flush=True)
                 data = press.whole() if stem == BOOK else press.chapter(stem)
                 (out / f"{stem}.pdf").write_bytes(data)
                 with pikepdf.open(BytesIO(data)) as pdf:

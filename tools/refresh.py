@@ -2,7 +2,7 @@
 
 A chapter in which a cell raises, writes to stderr or shows a memory address is left as it was.
 
-Usage: python tools/refresh.py [chapters/01_self_attention.ipynb ...]
+Usage: python tools/refresh.py [NUMBER or NAME ...]    of chapters; without one, all
 """
 
 import os
@@ -16,7 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from chapters import chapter_paths, read
+from chapters import UnknownChapterError, chapter_paths, chosen, read
 
 SECONDS_A_CELL = 600
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -116,8 +116,13 @@ def main(arguments: list[str]) -> int:
     # The tests run the cells with one thread too: sums in another order differ in the last digit.
     # What a chapter shows is the package's, not that of a reader who keeps parts of their own here.
     os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TESTED_TRANSFORMER_PARTS="")
+    try:
+        paths = chosen(arguments, chapter_paths())
+    except UnknownChapterError as reason:
+        print(reason, file=sys.stderr)
+        return 1
     failed = 0
-    for path in [Path(a).resolve() for a in arguments] or chapter_paths():
+    for path in paths:
         start = time.monotonic()
         try:
             verdict = "stored" if refresh(path) else "unchanged"

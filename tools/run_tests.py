@@ -9,6 +9,7 @@ gave in book/tested.json, from which the page "How this book is tested" is made.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import platform
@@ -59,6 +60,7 @@ class Step:
     files: Counter = field(default_factory=Counter)  # seconds of the tests of each file
     failed: bool = False
     beside: Step | None = None  # begun with this one, on the core that it leaves
+    after: Step | None = None  # without which there is nothing to test, or something old
     process: subprocess.Popen | None = None
     began: float = 0.0
     seconds: float = 0.0
@@ -81,8 +83,9 @@ class Step:
     def run(self, place: str) -> None:
         """Run the command, or wait for one that began beside another, and read its report."""
         print(f"\n==== {place} {self.name}", flush=True)
-        if self.lacking:
-            self.skipped[f"{self.name}: {self.lacking}"] += 1
+        lacking = f"{self.after.name} failed" if self.after and self.after.failed else self.lacking
+        if lacking:
+            self.skipped[f"{self.name}: {lacking}"] += 1
             return
         log = REPORTS / f"{self.name}.log"  # of what began beside another
         if self.process is None:
@@ -105,9 +108,18 @@ class Step:
                 verdict = "failed"
             elif (skip := case.find("skipped")) is not None:
                 verdict = "xfailed" if skip.get("type") == "pytest.xfail" else "skipped"
-                self.skipped[skip.get("message") or "no reason given"] += 1
+                self.skipped[reason(case, skip)] += 1
             self.counts[verdict] += 1
             self.files[case.get("classname", "")] += float(case.get("time", 0))
+
+
+def reason(case: ElementTree.Element, skip: ElementTree.Element) -> str:
+    """Why a test was skipped. Of a file skipped as a whole, pytest's message does not say it: its text does."""
+    message = skip.get("message") or "no reason given"
+    if message != "collection skipped":
+        return message
+    _, _, said = ast.literal_eval(skip.text)
+    return f"{said.removeprefix('Skipped: ')} (the whole file {case.get('name')})"
 
 
 def shapes_checked() -> str:
@@ -149,7 +161,7 @@ def steps(fast: bool) -> list[Step]:
         *tests,
         Step("chapters", [*PYTEST, *by_file, *NBVAL, *map(str, chapters)], beside=book),
         book,
-        Step("browser", [*PYTEST, *TWO, "tests/browser"]),
+        Step("browser", [*PYTEST, *TWO, "tests/browser"], after=book),
     ]
 
 
@@ -173,7 +185,7 @@ def summary(done: list[Step], fast: bool, seconds: float) -> str:
     reasons = Counter()
     for step in done:
         reasons.update(step.skipped)
-    lines += [f"skipped, {n} tests: {reason}" for reason, n in reasons.items()]
+    lines += [f"skipped, {n} test{'s' * (n > 1)}: {why}" for why, n in reasons.items()]
     if fast:
         lines.append("left out by test-fast: the chapters, the site, the tests marked slow")
     elif not reasons:

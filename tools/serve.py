@@ -105,15 +105,20 @@ def start(folder: Path = SITE, port: int = 0, base: str = "/") -> Server:
 def main() -> int:
     """Serve until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", default="8000")
     port = parser.parse_args().port
+    if not (port.isdecimal() and int(port) < 2**16):
+        print(
+            f"PORT is a number from 0 to 65535, not {port}: make serve PORT=8001", file=sys.stderr
+        )
+        return 1
     if not (SITE / "index.html").is_file():
         print("There is no site yet: run make book first.", file=sys.stderr)
         return 1
     try:
-        server = start(port=port)
-    except (OSError, OverflowError) as error:
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        server = start(port=int(port))
+    except OSError as error:
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         why = "something else uses it, or it needs other rights" if taken else error
         print(f"Port {port} can not be had ({why}): make serve PORT=8001", file=sys.stderr)
         return 1

@@ -34,7 +34,7 @@ def facts_html(app, docname: str, minutes: int) -> str:
     """A list of terms and what is said of each."""
     facts = {
         "You need": ", ".join(needed(app.env, docname)),
-        "To read": f"{minutes} minutes in full, folded parts left closed",
+        "To read": f'{minutes} minutes<span class="of-a-screen"> in full, folded parts left closed</span>',
         "To run": running(docname),
         "Notebook": ", ".join(notebook_links(app, docname)),
         "Next": next_chapter(app.env, docname),

@@ -11,6 +11,7 @@ import pypdfium2
 import pytest
 import test_site as site
 
+import chapters
 import pdf
 from tested_transformer.plotting import style
 
@@ -385,14 +386,50 @@ def test_letters_that_no_font_has(press):
     assert not press().draws("\ue123\ue124")  # of nobody
 
 
+PAIRS = """() => [...document.querySelectorAll('.cell:has(> .cell_output > figure:first-child)')].map(cell => [
+    cell.querySelector('pre').textContent.trim().split('\\n').at(-1), cell.querySelector('.caption-text').textContent])"""
+MARKERS = """() => [...document.querySelectorAll('summary')].map(summary => getComputedStyle(summary).listStyleType)"""
+
+
+@built
+def test_a_sheet_ends_where_it_may(press):
+    """Code stays with its figure, the line of links into the reference with what is before it."""
+    print_ = press()
+    with print_.sheets(["chapters/03_scaling.html"]) as (page, _):
+        pairs = [[re.sub(r"\s+", "", text) for text in pair] for pair in page.evaluate(PAIRS)]
+        assert {*page.evaluate(MARKERS)} == {"none"}  # no triangle says that it could be opened
+    paper = Paper(print_.chapter("03_scaling"))
+    assert len(pairs) > 5
+    for code, caption in pairs:
+        begin = caption[:25]  # before a line can end in a hyphen
+        assert not begin.isascii() or any(code in t and begin in t for t in paper.letters), begin
+    assert not any(text.startswith("Alsofromthepackage") for text in paper.letters)
+    assert "minutes" in paper.texts[0]
+    assert "left closed" not in paper.texts[0]  # on paper nothing is
+
+
 def test_names_of_what_to_print():
-    chapters = ["chapters/00_ten.html", "chapters/04_masks.html", "chapters/15_gpu.html"]
-    assert pdf.chosen([], chapters) == ["00_ten", "04_masks", "15_gpu", pdf.BOOK]
-    assert pdf.chosen(["book", "04_masks", "0"], chapters) == ["00_ten", "04_masks", pdf.BOOK]
-    with pytest.raises(
-        pdf.CanNotPrintError, match=r"no chapter '5': .* 00_ten, 04_masks, 15_gpu, or `book`"
-    ):
-        pdf.chosen(["5"], chapters)
+    every = [path.stem for path in chapters.chapter_paths()]
+    assert pdf.wanted([]) == [*every, pdf.BOOK]
+    assert pdf.wanted(["book", "04_masks", "0"]) == [SMALL, "04_masks", pdf.BOOK]
+    assert pdf.wanted(["3"]) == ["03_scaling"]
+    assert pdf.wanted(["book"]) == [pdf.BOOK]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--only", "99"], "There is no chapter 99. Take a number (0 to "),
+        (["--paper", "foo"], "The paper is A4 or letter, not foo."),
+    ],
+)
+def test_what_can_not_be_printed(options, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "index.html").write_text("a site", encoding="utf-8")
+    monkeypatch.setattr(pdf, "SITE", tmp_path)
+    assert pdf.main(options) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(words)
+    assert len(said.splitlines()) == 1
 
 
 def test_what_is_left_out_is_in_the_book():
@@ -403,7 +440,7 @@ def test_what_is_left_out_is_in_the_book():
 def test_without_a_site(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pdf, "SITE", tmp_path)
     assert pdf.main(["--only", "0"]) == 1
-    assert "the site is not built: make book" in capsys.readouterr().err
+    assert "There is no site yet: run make book first." in capsys.readouterr().err
 
 
 @built

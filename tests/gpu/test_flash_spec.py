@@ -132,7 +132,7 @@ def test_combinations(device):
     names = ("causal", "window", "key_lengths", "alibi_slopes", "mask", "key mask", "bias")
 
     @hypothesis.settings(
-        max_examples=8 if flash.INTERPRETED else 150, deadline=None, derandomize=True,
+        max_examples=8 if flash.INTERPRETED else 150, derandomize=True,
         phases=[hypothesis.Phase.generate],  # an example takes seconds here: none to make it smaller
     )  # fmt: skip
     @hypothesis.given(

@@ -252,7 +252,7 @@ WHOLE_ZIP = zipped({"a/hw1.ipynb": GOOD, "in.zip": zipped({"b.ipynb": OTHER})})
 
 
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE_ZIP) - 1), st.integers(0, 255)), max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_spoiled_zip_raises(tmp_path_factory, changes):
     data = bytearray(WHOLE_ZIP)
     for at, value in changes:

@@ -88,6 +88,6 @@ OURS = code(*(source_of(text).code for text in [*USES.values(), *INNOCENT.values
 
 
 @given(st.lists(cells | junk | st.sampled_from(OURS), max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_notebook_raises(found):
     uses(read_notebook(json.dumps({"cells": found}).encode()), FORBIDDEN)

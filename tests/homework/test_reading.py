@@ -252,7 +252,7 @@ def test_a_source_made_by_hand_may_hold_other_statements():
 
 
 @given(st.lists(st.sampled_from(list(KEPT.values())) | texts, min_size=1, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_name_is_defined_where_pythons_compiler_stores_it(found):
     source = read_notebook(json.dumps({"cells": code(*found)}).encode())
     steps = dis.get_instructions(compile(source.code, "code", "exec", dont_inherit=True))
@@ -427,13 +427,13 @@ def test_odd_metadata_is_none(metadata):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_bytes_raise(data):
     is_sound(read_notebook(data))
 
 
 @given(st.lists(cells | junk, max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_cells_raise(found):
     data = json.dumps({"cells": found}).encode()
     source = read_notebook(data)
@@ -442,7 +442,7 @@ def test_no_cells_raise(found):
 
 
 @given(junk)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_json_raises(value):
     is_sound(read_notebook(json.dumps(value).encode()))
     is_sound(read_notebook(json.dumps({"worksheets": value}).encode()))
