@@ -192,7 +192,7 @@ def test_windows_code_page_is_read(tmp_path):
         (f"id,{FOUND}\ns01,nan\n", "got 'nan'"),
         (f"id,{FOUND}\ns01,1e0\n", "got '1e0'"),
         (f"id,{FOUND}\ns01,good\n", "got 'good'"),
-        (f"id,{FOUND} coment\n", "line 1: no such part: 'hw09-found coment'; there are "),
+        (f"id,{FOUND} remark\n", "line 1: no such part: 'hw09-found remark'; there are "),
         (f"id,{FOUND}\ns01,1,2\n", "line 2, cell 3: expected a column with a name, got '2'"),
         (f'id,{FOUND}\ns01,"1\n', "line 2: expected a line of CSV"),
         (f'id,{FOUND}\n"two\nlines",1\ns01,x\n', "line 4, column hw09-found: .* got 'x'"),
