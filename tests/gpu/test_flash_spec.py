@@ -153,9 +153,10 @@ def test_combinations(device):
         )
         options = options_for(sorted(chosen), (rows, cols), heads=heads, device=device, seed=seed)
         # Where a row sees one key, its weight is 1 whatever the scores: all terms of the gradient
-        # cancel, and there is no number left to measure an error by.
+        # cancel, and there is no number left to measure an error by. Nearly so where a row sees two
+        # keys and one of them has all the weight, so a few such rows alone are no measure either.
         seen = attention(*(torch.ones_like(t) for t in inputs), return_weights=True, **options)[1]
-        hypothesis.assume(int((seen > 0).sum(-1).max()) > 1)
+        hypothesis.assume(int(((seen > 0).sum(-1) > 1).sum()) >= 16)
         assert_right(inputs, options)
 
     right()
