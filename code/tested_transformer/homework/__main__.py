@@ -20,7 +20,7 @@ from .marks import Marks
 from .page import count
 from .reading import defines, read_submission
 from .reports import write_reports
-from .results import NOT_MARKED, Manual, by_flag, total
+from .results import NOT_MARKED, Manual, by_flag, some, total
 from .tasks import Assignment
 
 BARE = "--without-jail-for-my-own-code"
@@ -115,13 +115,13 @@ def _grade(options: argparse.Namespace) -> int:
               if not _is_below(options.submissions / name, options.out)]  # fmt: skip
     if others:
         are = "is no notebook and was" if len(others) == 1 else "are no notebooks and were"
-        print(f"{count(len(others), 'file')} {are} passed over: {_some(others)}")
+        print(f"{count(len(others), 'file')} {are} passed over: {some(others)}")
     failed = sum(FAILED in one.flags for one in marks)
     print(
         f"{len(marks) - failed} marked." + (f" {failed} not, by a fault of ours." if failed else "")
     )
     for flag, ids in by_flag(homework, marks, manual).items():
-        print(f"  {len(ids)} x {flag}: {_some(ids)}")
+        print(f"  {len(ids)} x {flag}: {some(ids)}")
     return 1 if failed else 0
 
 
@@ -134,15 +134,9 @@ def _told(given: Manual, again: list[str]) -> str:
         f"points in {count(len(cells) - back, 'cell')} merged",
         f"in {count(back, 'cell')} taken back" if back else "",
         f"{count(comments, 'comment')} merged" if comments else "",
-        f"marked again after a change: {_some(again)}" if again else "",
+        f"marked again after a change: {some(again)}" if again else "",
     ]
     return ", ".join(filter(None, sentences))
-
-
-def _some(names: list[str]) -> str:
-    """Three names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if names[3:] else ""
-    return ", ".join(names[:3]) + more
 
 
 def _is_below(file: Path, folder: Path) -> bool:

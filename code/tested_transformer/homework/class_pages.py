@@ -14,7 +14,7 @@ from .page import bar, code, count, identity, items, of_points, page, points, pr
 from .results import (
     NOT_MARKED,
     Manual,
-    every_flag,
+    by_flag,
     file_stem,
     is_changed,
     is_complete,
@@ -332,12 +332,9 @@ def _got_away(assignment: Assignment, marks: Sequence[Marks], manual: Manual) ->
 
 def _flags(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> str:
     """Every flag with the ids that have it, and the ids that share a file."""
-    found: dict[str, list[str]] = {}
-    for one in marks:
-        for flag in dict.fromkeys(every_flag(assignment, one, manual)):
-            found.setdefault(flag, []).append(one.id)
     groups = {tuple(sorted([name, *others])) for name, others in same_file(marks).items()}
-    flagged = [*sorted(found.items()), *(("same file", ids) for ids in sorted(groups))]
+    found = by_flag(assignment, marks, manual)
+    flagged = [*found.items(), *(("same file", ids) for ids in sorted(groups))]
     rows = [
         [_named(flag, _meaning(flag)), f"{len(ids)}:{items(map(identity, ids))}"]
         for flag, ids in flagged

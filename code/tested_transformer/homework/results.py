@@ -163,9 +163,14 @@ def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = 
 
 
 def _same_as(others: Sequence[str]) -> list[str]:
-    """The flag that names others with the same file: three of them, and how many more there are."""
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return [f"same file as {', '.join(others[:3])}{more}"] if others else []
+    """The flag that names others with the same file."""
+    return [f"same file as {some(others)}"] if others else []
+
+
+def some(names: Sequence[str]) -> str:
+    """Three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return ", ".join(names[:3]) + more
 
 
 def written_csv(assignment: Assignment, marks: Sequence[Marks]) -> str:
