@@ -1,6 +1,6 @@
 """What breaks when one part of the model or of its training is taken out?
 
-Every model of `tested_transformer.ablation` is trained like the book's own (600 steps of 64 single
+Every model of `tested_transformer.experiments.ch10_ablation` is trained like the book's own (600 steps of 64 single
 numbers, here drawn evenly below a million) and asked for 1,000 numbers that it never saw. One row takes about 95 seconds of one
 processor core. The file is written after every row; a second start goes on where the first stopped.
 Chapters 4, 6 and 10 show what this stores.
@@ -15,11 +15,11 @@ import time
 import torch
 from record import measure_missing
 
-from tested_transformer.ablation import ABLATIONS, trainer_without
+from tested_transformer.analysis.mistakes import find_mistakes
 from tested_transformer.data import Pair, make_batches, single_numbers
-from tested_transformer.generation import find_mistakes
-from tested_transformer.number_words import LARGEST, german_words
-from tested_transformer.training import Trainer, evaluate
+from tested_transformer.data.number_words import LARGEST, german_words
+from tested_transformer.experiments.ch10_ablation import ABLATIONS, trainer_without
+from tested_transformer.training.trainer import Trainer, evaluate
 
 NAME = "ablation"
 STEPS, UNSEEN, ALONE = 600, 1000, 200

@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import gpu
 from gpu import PASSES, Problem, Results
 from tested_transformer import attention, packed_attention
-from tested_transformer.masks import causal_mask, window_mask
+from tested_transformer.functional.masks import causal_mask, window_mask
 
 WHAT = (
     "attention on a GPU, bf16, 16k tokens of width 2048: TFLOP/s (4 H d for a visible pair forward, "
@@ -130,7 +130,7 @@ def plain(problem: Problem) -> Run:
 
 def small(problem: Problem) -> Run:
     """The kernel of chapter 15, forward only."""
-    from tested_transformer.backends.flash_small import small_flash
+    from tested_transformer.functional.backends.flash_small import small_flash
 
     return partial(small_flash, causal=problem.causal)
 

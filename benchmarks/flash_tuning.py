@@ -27,8 +27,8 @@ from torch import Tensor
 
 import gpu
 from gpu import Problem, Results
-from tested_transformer.backends import flash, flash_configs
-from tested_transformer.backends.flash_configs import Config
+from tested_transformer.functional.backends import flash, flash_configs
+from tested_transformer.functional.backends.flash_configs import Config
 
 WHAT = (
     "flash kernels by tiles, warps and stages, bf16, 16k tokens of width 2048: forward, or the whole "

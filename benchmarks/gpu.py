@@ -35,8 +35,8 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from tested_transformer import attention  # noqa: E402
-from tested_transformer.backends import flash  # noqa: E402
-from tested_transformer.specs.attention import textbook  # noqa: E402
+from tested_transformer.functional.backends import flash  # noqa: E402
+from tested_transformer.specs.attention.spec import textbook  # noqa: E402
 
 DEVICE = "cpu" if flash.INTERPRETED else "cuda"
 DTYPE = torch.float16 if flash.INTERPRETED else torch.bfloat16  # the interpreter lacks bfloat16

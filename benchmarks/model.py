@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tested_transformer.multi_head import MultiHeadAttention
-from tested_transformer.positions import sinusoidal_positions
-from tested_transformer.transformer import Transformer
+from tested_transformer.layers.multi_head import MultiHeadAttention
+from tested_transformer.models.transformer import Transformer
+from tested_transformer.positions.sinusoidal import sinusoidal_positions
 
 RESULTS = Path(__file__).parent / "results" / "model.json"
 WORDS = 1000

@@ -17,8 +17,8 @@ from statistics import median
 
 import torch
 
-from tested_transformer import norm_placement as experiment
-from tested_transformer.layers import WIRINGS
+from tested_transformer.experiments import ch07_norm_placement as experiment
+from tested_transformer.layers.residual import WIRINGS
 
 RESULTS = Path(__file__).parent / "results" / "norm_placement.json"
 DEPTHS_AT_START, SEEDS_AT_START = (2, 6, 12, 24), 5

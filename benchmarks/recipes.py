@@ -17,6 +17,7 @@ import time
 import torch
 from record import measure_missing
 
+from tested_transformer.analysis.mistakes import find_mistakes, translate
 from tested_transformer.data import (
     Pair,
     Split,
@@ -25,9 +26,12 @@ from tested_transformer.data import (
     number_pair,
     single_numbers,
 )
-from tested_transformer.generation import find_mistakes, translate
-from tested_transformer.trained import book_numbers, first_numbers, number_trainer
-from tested_transformer.training import Recipe, Trainer, evaluate
+from tested_transformer.experiments.ch10_number_models import (
+    book_numbers,
+    first_numbers,
+    number_trainer,
+)
+from tested_transformer.training.trainer import Recipe, Trainer, evaluate
 
 NAME = "recipes"
 EVERY, UNSEEN, LONGEST = 50, 500, 20  # the longest number has 12 words

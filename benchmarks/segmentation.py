@@ -14,6 +14,7 @@ from statistics import mean
 import torch
 from record import measure_missing
 
+from tested_transformer.analysis.mistakes import find_mistakes
 from tested_transformer.data import (
     Split,
     Subwords,
@@ -23,9 +24,8 @@ from tested_transformer.data import (
     written_words,
 )
 from tested_transformer.data.subwords import Cut
-from tested_transformer.generation import find_mistakes
-from tested_transformer.trained import number_trainer
-from tested_transformer.training import Recipe
+from tested_transformer.experiments.ch10_number_models import number_trainer
+from tested_transformer.training.trainer import Recipe
 
 NAME = "segmentation"
 SIZES = {"bpe 100": 100, "bpe 1000": 1000}  # different pieces, characters included

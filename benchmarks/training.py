@@ -17,12 +17,12 @@ import torch
 from record import read_rows, write_rows
 from torch import nn
 
-from tested_transformer.convert import stack_pairs
+from tested_transformer.analysis.mistakes import find_mistakes
 from tested_transformer.data import Split, single_numbers
-from tested_transformer.generation import find_mistakes
-from tested_transformer.trained import number_trainer
-from tested_transformer.training import Recipe, Trainer
-from tested_transformer.transformer import Transformer, places_of
+from tested_transformer.experiments.ch10_number_models import number_trainer
+from tested_transformer.models.convert import stack_pairs
+from tested_transformer.models.transformer import Transformer, places_of
+from tested_transformer.training.trainer import Recipe, Trainer
 
 NAME = "training"
 GOAL, UNSEEN, EVERY, FIRST, TURN, LONGEST = 0.995, 1000, 50, 200, 25, 20

@@ -15,11 +15,11 @@ from collections import Counter
 import torch
 from record import measure_missing
 
+from tested_transformer.analysis.mistakes import Mistake, find_mistakes
 from tested_transformer.data import Pair, Split, Vocabulary, number_rows, single_numbers
-from tested_transformer.generation import Mistake, find_mistakes
-from tested_transformer.recurrent import RecurrentConfig, RecurrentTranslator
-from tested_transformer.trained import number_trainer
-from tested_transformer.training import Recipe, Trainer
+from tested_transformer.experiments.ch10_number_models import number_trainer
+from tested_transformer.models.recurrent import RecurrentConfig, RecurrentTranslator
+from tested_transformer.training.trainer import Recipe, Trainer
 
 NAME = "why_attention"
 WIDTHS = {"gru": 292, "gru with attention": 248}  # about as many weights as the Transformer has

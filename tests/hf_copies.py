@@ -12,8 +12,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from tested_transformer.language_model import LanguageModel
-from tested_transformer.transformer import Transformer, TransformerConfig
+from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.transformer import Transformer, TransformerConfig
 
 PAD = 1
 CLASSES = {

@@ -5,9 +5,9 @@ import functools
 import torch
 
 from tested_transformer.data import BOS, EOS, PAD
+from tested_transformer.experiments.ch10_number_models import load_number_model
+from tested_transformer.experiments.ch11_spoken_numbers import load_spoken_model
 from tested_transformer.plotting.interactive import mask_switches, sampling_sliders, scale_slider
-from tested_transformer.spoken_numbers import load_spoken_model
-from tested_transformer.trained import load_number_model
 
 MORPHEMES = "vier und zwanzig drei hundert fünf acht zehn zwei hundert".split()
 READ = ("vier", "und", "zwanzig", "end", "pad", "pad")

@@ -20,7 +20,7 @@ REFERENCE = ("gallery", "glossary", "api")
 NAMED = (
     "pitfall-",
     "term-",
-    "tested_transformer.",
+    "api-",
 )  # what is kept of them; a heading may be reworded
 
 

@@ -6,8 +6,8 @@ is built. book/_static/front.js makes the picture answer; without scripts it sta
 
 from html import escape
 
+from tested_transformer.experiments.ch10_number_models import load_number_model
 from tested_transformer.plotting.interactive.numbers import END, Look, called, look_at_numbers
-from tested_transformer.trained import load_number_model
 
 NUMBER = 24
 CHAPTER = "../chapters/10_training.html"  # where the model is trained

@@ -198,14 +198,13 @@ def api(modules: dict[str, list[str]]) -> str:
     """Autodoc for every public name; book/_ext/package_links.py adds the chapters that use it."""
     page = [
         "# API reference",
-        "The public names of the companion package, in the order of the chapters. Each function says "
+        "The public names of the companion package, module by module. Each function says "
         "its shapes, what it raises and where it comes from.",
     ]
     for name, members in modules.items():
-        module = name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}"
-        page.append(f"## {module}")
-        page.append(f"```{{eval-rst}}\n.. automodule:: {module}\n   :no-members:\n```")
-        page += [_autodoc(module, member) for member in members]
+        page.append(f"## {name}")
+        page.append(f"```{{eval-rst}}\n.. automodule:: {name}\n   :no-members:\n```")
+        page += [_autodoc(name, member) for member in members]
     return "\n\n".join(page) + "\n"
 
 
@@ -302,10 +301,8 @@ def main() -> None:
     """Write the pages."""
     import importlib
 
-    package = importlib.import_module(PACKAGE)
+    modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
     specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
-    for name in package.API:
-        importlib.import_module(name if name.split(".")[0] == PACKAGE else f"{PACKAGE}.{name}")
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
     front_picture = importlib.import_module("front_picture")  # needs the package
     book = chapter_map.chapters()
@@ -313,7 +310,7 @@ def main() -> None:
     pages = {
         "gallery": gallery(specs, paths),
         "interview": interview(paths),
-        "api": api(package.API),
+        "api": api(modules),
         "course": course([homework.assignment(name) for name in homework.NAMES]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

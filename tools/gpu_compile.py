@@ -29,8 +29,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from tested_transformer.backends import flash, flash_configs
-from tested_transformer.backends.flash_configs import Config
+from tested_transformer.functional.backends import flash, flash_configs
+from tested_transformer.functional.backends.flash_configs import Config
 
 # Of compute capability 9.0: bytes that a program may have, and what a multiprocessor has for all.
 SHARED_LIMIT = 232_448
@@ -181,7 +181,7 @@ class Recorder:
         return self if name == self.wanted else Nothing()
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        from tested_transformer.backends import flash_kernels
+        from tested_transformer.functional.backends import flash_kernels
 
         return partial(self.compile, getattr(flash_kernels, self.wanted), grid)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chapters import ROOT
 from tested_transformer.homework.assignments import NAMES, assignment
-from tested_transformer.homework.marks import write_whole
+from tested_transformer.homework.marking.marks import write_whole
 from tested_transformer.homework.tasks import Assignment
 
 COURSE = ROOT / "homework"

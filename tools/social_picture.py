@@ -23,8 +23,8 @@ FONT = "font-family='DejaVu Sans, Verdana, sans-serif'"
 
 def drawing() -> str:
     """The picture as SVG, with the weights of the trained model."""
+    from tested_transformer.experiments.ch10_number_models import load_first_model
     from tested_transformer.plotting.interactive import look_at_numbers
-    from tested_transformer.trained import load_first_model
 
     (look,) = look_at_numbers(*load_first_model(), [NUMBER])
     read, said = places(len(look.read)), places(len(look.said))

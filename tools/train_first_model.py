@@ -10,9 +10,9 @@ import sys
 
 import torch
 
-from tested_transformer.checkpoint import save_trained
-from tested_transformer.generation import find_mistakes
-from tested_transformer.trained import FIRST, first_numbers, first_trainer
+from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.experiments.ch10_number_models import FIRST, first_numbers, first_trainer
+from tested_transformer.training.checkpoint import save_trained
 
 
 def main() -> int:

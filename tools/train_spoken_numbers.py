@@ -13,8 +13,7 @@ from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 
 from tested_transformer.data import BOS
-from tested_transformer.schedules import one_cycle_rate
-from tested_transformer.spoken_numbers import (
+from tested_transformer.experiments.ch11_spoken_numbers import (
     SHIPPED,
     draw_numbers,
     new_spoken_model,
@@ -22,6 +21,7 @@ from tested_transformer.spoken_numbers import (
     spoken_vocabulary,
     true_chances,
 )
+from tested_transformer.training.schedules import one_cycle_rate
 
 STEPS, BATCH, MOST = 1000, 128, 0.03
 BEGINNINGS = (

@@ -15,6 +15,8 @@ from docutils import nodes
 from pitfall_links import line
 from sphinx import addnodes
 
+from tested_transformer.reader.public_names import public_names
+
 PACKAGE = "tested_transformer"
 REFERENCE = "book/generated/api"
 UNLINKED = {REFERENCE, "book/generated/gallery", "book/bibliography", "book/changelog"}
@@ -29,13 +31,11 @@ SHOWN, USED, NAMED = range(3)  # how a chapter uses a name, the best first
 @functools.cache
 def public() -> dict[str, object]:
     """Every public name with its module, as its entry has it."""
-    modules = import_module(PACKAGE).API
-    found = {}
-    for module, members in modules.items():
-        path = module if module.split(".")[0] == PACKAGE else f"{PACKAGE}.{module}"
-        for member in members:
-            found[f"{path}.{member}"] = getattr(import_module(path), member)
-    return found
+    return {
+        f"{module}.{member}": getattr(import_module(module), member)
+        for module, members in public_names().items()
+        for member in members
+    }
 
 
 @functools.cache
@@ -221,7 +221,24 @@ def link(app, doctree, docname):
 
 
 def _address(app, docname, full):
-    return f"{app.builder.get_relative_uri(docname, REFERENCE)}#{full}"
+    return f"{app.builder.get_relative_uri(docname, REFERENCE)}#{anchor(full)}"
+
+
+def anchor(full: str) -> str | None:
+    """The anchor of an entry, by its public name alone: a link outlives a move to another module.
+
+    A method's is that of its class and its own name: api-KeyValueCache.append.
+    """
+    modules = [module for module in public_names() if full.startswith(f"{module}.")]
+    return f"api-{full.removeprefix(max(modules, key=len))[1:]}" if modules else None
+
+
+def name_entries(app, doctree):
+    """Put the anchor by public name before that by module, which Sphinx makes."""
+    if app.env.docname == REFERENCE:
+        for signature in doctree.findall(addnodes.desc_signature):
+            for full in signature["ids"][:1]:
+                signature["ids"].insert(0, anchor(full))
 
 
 def _link_sources(app, doctree, docname):
@@ -279,7 +296,7 @@ def _link_entries(app, doctree):
     """Beneath each entry: the chapters that use it."""
     for described in list(doctree.findall(addnodes.desc)):
         signature = described.next_node(addnodes.desc_signature)
-        full = signature["ids"][0] if signature["ids"] else ""
+        full = signature["ids"][-1] if signature["ids"] else ""
         if full not in public():
             continue
         links = []
@@ -302,5 +319,6 @@ def _link_entries(app, doctree):
 def setup(app):
     """Register the steps."""
     app.connect("doctree-read", note_uses)
+    app.connect("doctree-read", name_entries)
     app.connect("doctree-resolved", link, priority=600)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

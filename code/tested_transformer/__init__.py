@@ -1,295 +1,82 @@
 """The companion package of The Tested Transformer: attention and the Transformer, each line tested."""
 
-from .attention import attention
-from .cache import DecoderCache, KeyValueCache
-from .counts import (
-    Counts,
-    count_activations,
-    count_flops,
-    count_parameters,
-    measure_activations,
-    measure_flops,
-    measure_parameters,
-    side_by_side,
-)
-from .describe import describe_mask
-from .errors import BackendError
-from .exercises import check
-from .feed_forward import (
-    ConvFeedForward,
-    FeedForward,
-    gated_width,
-    gelu,
-    gelu_tanh,
-    relu,
-    silu,
-)
-from .keeping import open_folder
-from .language_model import LanguageModel
-from .layers import (
-    BatchNorm,
-    DeepNormConstants,
-    LayerNorm,
-    Residual,
-    RMSNorm,
-    batch_norm,
-    deepnorm_constants,
-    deepnorm_init,
-    layer_norm,
-    rms_norm,
-)
-from .masks import (
-    causal_mask,
-    combine_masks,
-    document_mask,
-    masked_softmax,
-    padding_mask,
-    padding_mask_from_tokens,
-    prefix_mask,
-    window_mask,
-)
-from .multi_head import HeadByHead, MultiHeadAttention, join_heads, split_heads
-from .number_words import english_words, german_words
-from .own_model import Parts, load_parts
-from .packed import packed_attention
-from .positions import (
-    LearnedPositions,
-    RelativeAttention,
-    SegmentedEmbedding,
-    SinusoidalPositions,
-    binary_positions,
-    integer_positions,
-    relative_attention,
-    relative_distances,
-    shift_matrix,
-    sinusoidal_positions,
-    unit_positions,
-)
-from .scaling import (
-    entropy,
-    fold_scale,
-    perplexity,
-    scaled_scores,
-    score_gap,
-    softmax,
-    softmax_jacobian,
-)
-from .scoring import (
-    AdditiveAttention,
-    BilinearAttention,
-    additive_scores,
-    attend,
-    bilinear_scores,
-    content_scores,
-    dot_scores,
-    gaussian_scores,
-    hard_attention,
-    kernel_regression,
-    local_weights,
-    local_window,
-    location_scores,
-    predicted_centers,
-    reinforce_loss,
-)
-from .self_attention import SelfAttention, self_attention
-from .specs import judge, pitfall
-from .transformer import (
-    AttentionWeights,
-    Decoder,
-    DecoderLayer,
-    Embedding,
-    Encoder,
-    EncoderLayer,
-    Transformer,
-    TransformerConfig,
-)
+from importlib import import_module
 
 __version__ = "0.1.0"
 
-# What the API page documents, module by module, in the order of the chapters.
-API = {
-    "attention": ["attention"],
-    "packed": ["packed_attention"],
-    "self_attention": ["self_attention", "SelfAttention"],
-    "scoring": [
-        "dot_scores", "bilinear_scores", "additive_scores", "location_scores", "content_scores",
-        "gaussian_scores", "attend", "kernel_regression", "AdditiveAttention",
-        "BilinearAttention", "hard_attention", "reinforce_loss", "predicted_centers",
-        "local_window", "local_weights",
-    ],
-    "scaling": [
-        "softmax", "softmax_jacobian", "entropy", "perplexity", "score_gap", "scaled_scores",
-        "fold_scale", "score_statistics", "ScoreStatistics",
-    ],
-    "masks": [
-        "padding_mask", "padding_mask_from_tokens", "causal_mask", "window_mask", "prefix_mask",
-        "document_mask", "combine_masks", "masked_softmax",
-    ],
-    "describe": ["describe_mask", "MaskReport"],
-    "conventions": ["compare_libraries"],
-    "multi_head": ["MultiHeadAttention", "split_heads", "join_heads", "HeadByHead"],
-    "cache": ["KeyValueCache", "DecoderCache"],
-    "positions": [
-        "sinusoidal_positions", "shift_matrix", "SinusoidalPositions", "LearnedPositions",
-        "SegmentedEmbedding", "relative_distances", "relative_attention", "RelativeAttention",
-        "integer_positions", "unit_positions", "binary_positions",
-    ],
-    "layers": [
-        "layer_norm", "rms_norm", "batch_norm", "LayerNorm", "RMSNorm", "BatchNorm", "Residual",
-        "deepnorm_constants", "DeepNormConstants", "deepnorm_init",
-    ],
-    "feed_forward": [
-        "FeedForward", "ConvFeedForward", "gated_width", "relu", "gelu", "gelu_tanh", "silu",
-    ],
-    "transformer": [
-        "TransformerConfig", "Transformer", "Embedding", "EncoderLayer", "Encoder", "DecoderLayer",
-        "Decoder", "AttentionWeights",
-    ],
-    "language_model": ["LanguageModel"],
-    "recurrent": ["RecurrentConfig", "RecurrentTranslator", "RecurrentCache"],
-    "counts": [
-        "count_parameters", "measure_parameters", "count_flops", "measure_flops",
-        "count_activations", "measure_activations", "Counts", "side_by_side",
-    ],
-    "number_words": ["german_words", "english_words"],
-    "data": [
-        "single_numbers", "number_rows", "number_pair", "read_pairs", "Pair", "Split",
-        "Vocabulary", "pad", "lengths", "make_batch", "make_batches", "Batch", "written_words",
-        "characters", "Subwords", "join_pieces", "recut",
-    ],
-    "losses": ["cross_entropy", "token_accuracy"],
-    "schedules": ["paper_rate", "one_cycle_rate"],
-    "training": ["Recipe", "Trainer", "evaluate", "Evaluation", "History"],
-    "checkpoint": [
-        "save_trained", "load_trained", "save_checkpoint", "load_checkpoint", "CheckpointError",
-    ],
-    "generation": [
-        "generate", "beam_search", "translate", "Translation", "Continuation", "Session",
-        "Sampling", "Generated", "keep_top_k", "keep_top_p", "repeat_penalty", "find_mistakes",
-        "Mistake",
-    ],
-    "online_softmax": [
-        "online_softmax", "Partial", "summarize", "merge", "nothing", "finish", "tiled_attention",
-        "tiled_gradients", "tile_kinds",
-    ],
-    "roofline": [
-        "attention_flops", "plain_bytes", "tiled_bytes", "decoding_cost", "measure_traffic",
-        "Counted", "Device", "attainable", "least_seconds",
-    ],
-    "gpu_results": ["read_gpu_results", "tflops_by_length", "results_table"],
-    "trained": [
-        "number_trainer", "load_number_model", "book_numbers", "first_numbers", "first_trainer",
-        "load_first_model",
-    ],
-    "specs": ["judge", "pitfall", "Spec", "Case", "Check", "Mutant", "Problem", "Verdict"],
-    "exercises": ["check"],
-    "keeping": ["open_folder"],
-    "own_model": ["load_parts", "Parts"],
-    "homework.tasks": ["Assignment", "Task", "Hunt", "Written", "HuntVerdict", "judge_hunt"],
-    "homework.finding": ["find_submissions", "Submission"],
-    "homework.reading": ["read_submission", "Source"],
-    "homework.jail": ["Limits", "JailMissing"],
-    "homework.marking": ["mark"],
-    "homework.marks": ["Marks", "PartMarks"],
-    "homework.grading": ["grade"],
-    "errors": ["BackendError"],
+# The public names and where they are defined. A module is imported when one of its names is used, so
+# that `attention` needs neither matplotlib nor the Specs.
+PUBLIC = {
+    "functional.attention": "attention",
+    "functional.masks": (
+        "causal_mask combine_masks document_mask masked_softmax padding_mask "
+        "padding_mask_from_tokens prefix_mask window_mask"
+    ),
+    "functional.packed": "packed_attention",
+    "functional.scaling": (
+        "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
+    ),
+    "functional.scoring": (
+        "additive_scores attend bilinear_scores content_scores dot_scores gaussian_scores "
+        "hard_attention kernel_regression local_weights local_window location_scores "
+        "predicted_centers reinforce_loss"
+    ),
+    "positions.counting": "binary_positions integer_positions unit_positions",
+    "positions.learned": "LearnedPositions",
+    "positions.relative": "relative_attention relative_distances RelativeAttention",
+    "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "layers.cache": "DecoderCache KeyValueCache",
+    "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.head_by_head": "HeadByHead",
+    "layers.multi_head": "join_heads MultiHeadAttention split_heads",
+    "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
+    "layers.scoring": "AdditiveAttention BilinearAttention",
+    "layers.segmented_embedding": "SegmentedEmbedding",
+    "layers.self_attention": "self_attention SelfAttention",
+    "models.language_model": "LanguageModel",
+    "models.recurrent": "RecurrentConfig RecurrentTranslator",
+    "models.transformer": (
+        "AttentionWeights Decoder DecoderLayer Embedding Encoder EncoderLayer Transformer "
+        "TransformerConfig"
+    ),
+    "data.number_words": "english_words german_words",
+    "data.subwords": "Subwords",
+    "data.vocabulary": "Vocabulary",
+    "training.checkpoint": "load_checkpoint load_trained save_checkpoint save_trained",
+    "training.losses": "cross_entropy token_accuracy",
+    "training.schedules": "one_cycle_rate paper_rate",
+    "training.trainer": "evaluate Evaluation History Recipe Trainer",
+    "generation.beam_search": "beam_search",
+    "generation.decoding": "generate Generated",
+    "generation.decoding_state": "Continuation Session Translation",
+    "generation.sampling": "keep_top_k keep_top_p repeat_penalty Sampling",
+    "analysis.conventions": "compare_libraries",
+    "analysis.counts": (
+        "count_activations count_flops count_parameters Counts measure_activations measure_flops "
+        "measure_parameters side_by_side"
+    ),
+    "analysis.mistakes": "find_mistakes translate",
+    "errors": "BackendError",
+    "specs": "pitfall",
+    "specs.judge": "judge",
+    "exercises": "check",
+    "reader.own_model": "load_parts Parts",
+    "reader.saved_parts": "open_folder",
+    "plotting.describe": "describe_mask",
 }  # fmt: skip
+HOME = {name: module for module, names in PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "API",
-    "AdditiveAttention",
-    "AttentionWeights",
-    "BackendError",
-    "BatchNorm",
-    "BilinearAttention",
-    "ConvFeedForward",
-    "Counts",
-    "Decoder",
-    "DecoderCache",
-    "DecoderLayer",
-    "DeepNormConstants",
-    "Embedding",
-    "Encoder",
-    "EncoderLayer",
-    "FeedForward",
-    "HeadByHead",
-    "KeyValueCache",
-    "LanguageModel",
-    "LayerNorm",
-    "LearnedPositions",
-    "MultiHeadAttention",
-    "Parts",
-    "RMSNorm",
-    "RelativeAttention",
-    "Residual",
-    "SegmentedEmbedding",
-    "SelfAttention",
-    "SinusoidalPositions",
-    "Transformer",
-    "TransformerConfig",
-    "additive_scores",
-    "attend",
-    "attention",
-    "batch_norm",
-    "bilinear_scores",
-    "binary_positions",
-    "causal_mask",
-    "check",
-    "combine_masks",
-    "content_scores",
-    "count_activations",
-    "count_flops",
-    "count_parameters",
-    "deepnorm_constants",
-    "deepnorm_init",
-    "describe_mask",
-    "document_mask",
-    "dot_scores",
-    "english_words",
-    "entropy",
-    "fold_scale",
-    "gated_width",
-    "gaussian_scores",
-    "gelu",
-    "gelu_tanh",
-    "german_words",
-    "hard_attention",
-    "integer_positions",
-    "join_heads",
-    "judge",
-    "kernel_regression",
-    "layer_norm",
-    "load_parts",
-    "local_weights",
-    "local_window",
-    "location_scores",
-    "masked_softmax",
-    "measure_activations",
-    "measure_flops",
-    "measure_parameters",
-    "open_folder",
-    "packed_attention",
-    "padding_mask",
-    "padding_mask_from_tokens",
-    "perplexity",
-    "pitfall",
-    "predicted_centers",
-    "prefix_mask",
-    "reinforce_loss",
-    "relative_attention",
-    "relative_distances",
-    "relu",
-    "rms_norm",
-    "scaled_scores",
-    "score_gap",
-    "self_attention",
-    "shift_matrix",
-    "side_by_side",
-    "silu",
-    "sinusoidal_positions",
-    "softmax",
-    "softmax_jacobian",
-    "split_heads",
-    "unit_positions",
-    "window_mask",
-]
+__all__ = sorted(HOME)
+
+
+def __getattr__(name: str):
+    """Import a public name at its first use (PEP 562)."""
+    if name not in HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *HOME])

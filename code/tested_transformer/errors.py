@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = ["BackendError"]
+
 
 class BackendError(ValueError):
     """A backend that was asked for by name can not serve the call."""

@@ -5,9 +5,9 @@ import test_site as site
 
 from tested_transformer import german_words
 from tested_transformer.data import number_pair
+from tested_transformer.experiments.ch10_number_models import first_numbers, load_first_model
 from tested_transformer.plotting.interactive import look_at_numbers, number_picture
 from tested_transformer.plotting.style import contrast
-from tested_transformer.trained import first_numbers, load_first_model
 
 NAME = "chapters/00_first_ten_minutes.html"
 SOME = (1, 17, 42, 302, 999)

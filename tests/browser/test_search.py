@@ -20,12 +20,12 @@ API, GALLERY, GLOSSARY = (
 )
 FIRST = {
     # functions: their entries
-    "masked_softmax": f"{API}#tested_transformer.masks.masked_softmax",
-    "masked_softmax()": f"{API}#tested_transformer.masks.masked_softmax",
-    "softmax_jacobian": f"{API}#tested_transformer.scaling.softmax_jacobian",
-    "split_heads": f"{API}#tested_transformer.multi_head.split_heads",
-    "splitheads": f"{API}#tested_transformer.multi_head.split_heads",
-    "MultiHeadAttention.forward": f"{API}#tested_transformer.multi_head.MultiHeadAttention.forward",
+    "masked_softmax": f"{API}#api-masked_softmax",
+    "masked_softmax()": f"{API}#api-masked_softmax",
+    "softmax_jacobian": f"{API}#api-softmax_jacobian",
+    "split_heads": f"{API}#api-split_heads",
+    "splitheads": f"{API}#api-split_heads",
+    "MultiHeadAttention.forward": f"{API}#api-MultiHeadAttention.forward",
     # terms and symbols: where they are explained
     "label smoothing": f"{GLOSSARY}#term-label-smoothing",
     "Masking": f"{GLOSSARY}#term-mask",
@@ -49,7 +49,7 @@ FIRST = {
     "why divide by the root of d": "chapters/03_scaling.html#why-does-attention-divide-by-the-root-of-d-d",
     # misspelled
     "attendion": f"{GLOSSARY}#term-attention",
-    "sofmax jacobian": f"{API}#tested_transformer.scaling.softmax_jacobian",
+    "sofmax jacobian": f"{API}#api-softmax_jacobian",
 }
 
 
@@ -282,12 +282,13 @@ def entries() -> dict[str, list[str]]:
     import package_links
 
     page, found = text(API), {}
+    full = {package_links.anchor(name): name for name in package_links.public()}
     parts = re.split(r'<p class="way used-in">(.*?)</p>', page)
     for before, line in zip(parts[::2], parts[1::2], strict=False):
         names = [
-            name
+            full[name]
             for name in re.findall(r'<dt class="sig[^>]* id="([^"]+)"', before)
-            if name in package_links.public()
+            if name in full
         ]
         assert len(names) == 1, names
         found[names[0]] = [unquote(way) for way in re.findall(r'href="\.\./\.\./([^"]+)"', line)]
@@ -297,14 +298,16 @@ def entries() -> dict[str, list[str]]:
 
 
 def test_every_entry_names_its_chapters_and_they_lead_back():
+    import package_links
+
     named = entries()
     there = {(chapter, full) for chapter in chapters() for full in named
-             if f'href="../{API}#{full}"' in text(chapter)}  # fmt: skip
+             if f'href="../{API}#{package_links.anchor(full)}"' in text(chapter)}  # fmt: skip
     back = {(way.partition("#")[0], full) for full, ways in named.items() for way in ways}
     assert there == back
     assert len(there) > 150
     unused = [full for full, ways in named.items() if not ways]
-    assert "tested_transformer.packed.packed_attention" in unused
+    assert "tested_transformer.functional.packed.packed_attention" in unused
 
 
 def test_a_source_on_the_page_leads_to_its_entry():
@@ -312,14 +315,9 @@ def test_a_source_on_the_page_leads_to_its_entry():
     shown = page.partition('<span class="nf">softmax_jacobian</span>')[2]
     line = re.search(r'<p class="way in-reference">(.*?)</p>', shown)[1]
     targets = re.findall(r'#([^"]+)"', line)
-    assert targets == [
-        f"tested_transformer.scaling.{name}" for name in ("softmax", "softmax_jacobian")
-    ]
+    assert targets == ["api-softmax", "api-softmax_jacobian"]
     assert shown.index(line) < shown.index('class="cell ')  # in the same cell's output
-    assert (
-        f"{API}#tested_transformer.scaling.softmax_jacobian"
-        not in page.partition('id="the-code"')[0]
-    )
+    assert f"{API}#api-softmax_jacobian" not in page.partition('id="the-code"')[0]
 
 
 def test_boxes_and_gallery_lead_to_each_other():

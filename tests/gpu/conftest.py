@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "code"), str(ROOT / "tools")]
 import bare  # noqa: E402
 
 bare.stand_in()
-from tested_transformer.backends import flash  # noqa: E402
+from tested_transformer.functional.backends import flash  # noqa: E402
 
 BEGAN = time.monotonic()
 

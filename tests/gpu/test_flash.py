@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tested_transformer import attention, packed_attention
-from tested_transformer.backends import flash
-from tested_transformer.backends.flash_configs import Config
-from tested_transformer.call import check_call
-from tested_transformer.specs.attention import textbook
+from tested_transformer.functional.backends import flash
+from tested_transformer.functional.backends.flash_configs import Config
+from tested_transformer.functional.inputs import check_call
+from tested_transformer.specs.attention.spec import textbook
 
 SMALL = flash.INTERPRETED
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -272,7 +272,7 @@ def test_dropout_is_the_mask_that_the_kernel_writes_down(device):
 
 def kept_weights(seed, dropout, heads, rows, cols, device):
     """What `keep` decides, (heads, rows, cols)."""
-    from tested_transformer.backends.flash_kernels import dropout_kernel
+    from tested_transformer.functional.backends.flash_kernels import dropout_kernel
 
     mask = torch.empty(heads, rows, cols, dtype=torch.int8, device=device)
     grid = (-(-rows // 16), -(-cols // 16), heads)

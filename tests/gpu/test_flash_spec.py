@@ -8,13 +8,13 @@ from test_flash import LENGTHS, SIZES, assert_right, bounds, options_for, tensor
 from torch.nn.functional import pad
 
 from tested_transformer import attention
-from tested_transformer.backends import flash
+from tested_transformer.functional.backends import flash
 from tested_transformer.specs import judge
-from tested_transformer.specs.attention import ATTENTION
+from tested_transformer.specs.attention.spec import ATTENTION
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 tl = pytest.importorskip("triton.language")
-from tested_transformer.backends.flash_kernels import tile_range  # noqa: E402
+from tested_transformer.functional.backends.flash_kernels import tile_range  # noqa: E402
 
 ROWS, WIDTH = flash.FEWEST_ROWS, 16
 
@@ -165,7 +165,7 @@ def test_combinations(device):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_the_small_kernel(dtype, causal, device):
-    from tested_transformer.backends.flash_small import small_flash
+    from tested_transformer.functional.backends.flash_small import small_flash
 
     tile = 16 if flash.INTERPRETED else 64
     for lengths in LENGTHS:

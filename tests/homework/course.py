@@ -12,8 +12,8 @@ from pathlib import Path
 
 import homework as tool  # tools/homework.py
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.reading import read_submission
-from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.submissions.reading import read_submission
+from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]

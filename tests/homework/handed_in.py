@@ -7,8 +7,8 @@ import zipfile
 
 from hypothesis import strategies as st
 
-from tested_transformer.homework import reading
-from tested_transformer.homework.reading import Source, read_notebook
+from tested_transformer.homework.submissions import reading
+from tested_transformer.homework.submissions.reading import Source, read_notebook
 
 
 def code(*texts):

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tested_transformer.homework.jail import Limits
-from tested_transformer.homework.session import Ended
+from tested_transformer.homework.jail.bubblewrap import Limits
+from tested_transformer.homework.jail.session import Ended
 
 SMALL = Limits(wall_seconds=20.0, cpu_seconds=10, memory_bytes=512 << 20, answer_bytes=1 << 20)
 

@@ -14,11 +14,16 @@ import homework as tool
 from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check
 from tested_transformer.homework.assignments import NAMES, assignment, part
-from tested_transformer.homework.forbidden import uses
-from tested_transformer.homework.marking import HANDED_OUT, hunt_marks, is_written
-from tested_transformer.homework.reading import Source, is_stub, read_notebook, read_submission
-from tested_transformer.homework.session import _need_small
-from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.jail.session import _need_small
+from tested_transformer.homework.marking.mark import HANDED_OUT, hunt_marks, is_written
+from tested_transformer.homework.submissions.forbidden import uses
+from tested_transformer.homework.submissions.reading import (
+    Source,
+    is_stub,
+    read_notebook,
+    read_submission,
+)
+from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task, judge_hunt
 from tested_transformer.specs.judge import Run, compare, judge
 

@@ -13,13 +13,13 @@ from test_grades import read
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.by_hand import keep_manual, keep_shown, kept_manual, merged
-from tested_transformer.homework.class_pages import class_summary, written_page
-from tested_transformer.homework.feedback import feedback_page
-from tested_transformer.homework.finding import find_submissions
-from tested_transformer.homework.manual import read_manual
-from tested_transformer.homework.marking import mark
-from tested_transformer.homework.results import CHANGED, NOT_MARKED, Manual, grades_csv
+from tested_transformer.homework.marking.by_hand import keep_manual, keep_shown, kept_manual, merged
+from tested_transformer.homework.marking.manual import read_manual
+from tested_transformer.homework.marking.mark import mark
+from tested_transformer.homework.marking.results import CHANGED, NOT_MARKED, Manual, grades_csv
+from tested_transformer.homework.reports.class_pages import class_summary, written_page
+from tested_transformer.homework.reports.feedback import feedback_page
+from tested_transformer.homework.submissions.finding import find_submissions
 
 IDS = [one.id for one in CLASS]
 OTHER = {WHY: "Another answer.", FOUND: CLASS[0].written[FOUND]}

@@ -31,12 +31,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chromium import FLAGS, MISSING, find_chromium
-from tested_transformer.homework.class_pages import class_summary, histogram, written_page
-from tested_transformer.homework.feedback import OF_FILE, OF_PART, UNREAD, VERDICTS, feedback_page
-from tested_transformer.homework.marks import PartMarks
-from tested_transformer.homework.page import prose, without_paths
-from tested_transformer.homework.reading import read_notebook
-from tested_transformer.homework.results import Manual, page_name
+from tested_transformer.homework.marking.marks import PartMarks
+from tested_transformer.homework.marking.results import Manual, page_name
+from tested_transformer.homework.reports.class_pages import class_summary, histogram, written_page
+from tested_transformer.homework.reports.feedback import (
+    OF_FILE,
+    OF_PART,
+    UNREAD,
+    VERDICTS,
+    feedback_page,
+)
+from tested_transformer.homework.reports.page import prose, without_paths
+from tested_transformer.homework.submissions.reading import read_notebook
 
 VOID = {"meta", "link", "br"}
 BY_ID = {one.id: one for one in CLASS}
@@ -238,7 +244,7 @@ def test_a_flag_of_the_file_is_a_sentence_said_once(flag):
 
 def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
     """The words are in the code that reads files: a new one must not be forgotten here."""
-    from tested_transformer.homework import finding, reading
+    from tested_transformer.homework.submissions import finding, reading
 
     given = set()
     for module in (finding, reading):
@@ -276,7 +282,7 @@ def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
 
 
 def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
-    from tested_transformer.homework.marking import _notes
+    from tested_transformer.homework.marking.mark import _notes
 
     for cell in ("def f(x)", "match 1:\n    case 1:\n        def f(): pass", 5):
         source = replace(read_notebook(notebook(*code(cell))), code="")
@@ -286,7 +292,7 @@ def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
 
 
 def test_a_student_reads_what_is_wrong_with_a_cell_and_a_file_in_plain_words():
-    from tested_transformer.homework.marking import _notes
+    from tested_transformer.homework.marking.mark import _notes
 
     source = read_notebook(notebook(*code("a = 1", "def f(x)\n    return x")))
     note = _notes(source, ASSIGNMENT)[0]

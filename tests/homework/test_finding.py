@@ -10,9 +10,9 @@ from handed_in import GOOD, OTHER, is_sound, write, zipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tested_transformer.homework import finding
-from tested_transformer.homework.finding import Submission, find_submissions
-from tested_transformer.homework.reading import Source, read_notebook, read_submission
+from tested_transformer.homework.submissions import finding
+from tested_transformer.homework.submissions.finding import Submission, find_submissions
+from tested_transformer.homework.submissions.reading import Source, read_notebook, read_submission
 
 
 def ids(path):

@@ -7,8 +7,8 @@ from handed_in import cells, code, junk, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tested_transformer.homework.forbidden import uses
-from tested_transformer.homework.reading import Source, read_notebook
+from tested_transformer.homework.submissions.forbidden import uses
+from tested_transformer.homework.submissions.reading import Source, read_notebook
 
 FORBIDDEN = "F.scaled_dot_product_attention"
 USES = {

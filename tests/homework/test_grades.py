@@ -24,10 +24,8 @@ from example_marks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.manual import read_manual, with_rows_for
-from tested_transformer.homework.page import identity
-from tested_transformer.homework.reports import write_reports
-from tested_transformer.homework.results import (
+from tested_transformer.homework.marking.manual import read_manual, with_rows_for
+from tested_transformer.homework.marking.results import (
     Manual,
     file_stem,
     grades_csv,
@@ -36,6 +34,8 @@ from tested_transformer.homework.results import (
     total,
     written_csv,
 )
+from tested_transformer.homework.reports.page import identity
+from tested_transformer.homework.reports.write import write_reports
 
 IDS = [one.id for one in CLASS]
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\r=1", "＝1", "'=1", "''+1"]
@@ -389,7 +389,9 @@ def test_without_nbgrader_the_error_says_so(tmp_path, monkeypatch):
 
 
 def test_nbgrader_is_imported_by_nobody_else():
-    script = "import sys, tested_transformer.homework.manual; print('nbgrader' in sys.modules)"
+    script = (
+        "import sys, tested_transformer.homework.marking.manual; print('nbgrader' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 

@@ -21,7 +21,7 @@ from jails import needs_jail
 
 import homework as tool
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.marks import from_json
+from tested_transformer.homework.marking.marks import from_json
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed: requirements-homework.txt")
 pytestmark = [pytest.mark.slow, pytest.mark.plain_types]

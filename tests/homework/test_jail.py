@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from jails import SMALL, needs_jail, outcome
 
-from tested_transformer.homework import jail, session
-from tested_transformer.homework.jail import JailError, JailMissing, Limits
-from tested_transformer.homework.session import Ended, Session
+from tested_transformer.homework.jail import bubblewrap as jail
+from tested_transformer.homework.jail import session
+from tested_transformer.homework.jail.bubblewrap import JailError, JailMissing, Limits
+from tested_transformer.homework.jail.session import Ended, Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "the-password-of-the-gradebook"

@@ -14,19 +14,19 @@ from course import ROOT, course
 
 import homework as tool
 from tested_transformer.homework import __main__ as command
-from tested_transformer.homework import grading
 from tested_transformer.homework.__main__ import self_check_report
 from tested_transformer.homework.assignments import NAMES, assignment, part
-from tested_transformer.homework.finding import find_submissions
-from tested_transformer.homework.forbidden import borrowed
-from tested_transformer.homework.grading import FAILED, grade
-from tested_transformer.homework.jail import JailMissing, Limits
-from tested_transformer.homework.marking import mark_part
-from tested_transformer.homework.marks import Marks, PartMarks, from_json, write_whole
-from tested_transformer.homework.reading import read_submission
-from tested_transformer.homework.stopping import Stop
+from tested_transformer.homework.jail.bubblewrap import JailMissing, Limits
+from tested_transformer.homework.jail.worker import CONSTANTS
+from tested_transformer.homework.marking import grading
+from tested_transformer.homework.marking.grading import FAILED, grade
+from tested_transformer.homework.marking.mark import mark_part
+from tested_transformer.homework.marking.marks import Marks, PartMarks, from_json, write_whole
+from tested_transformer.homework.marking.stopping import Stop
+from tested_transformer.homework.submissions.finding import find_submissions
+from tested_transformer.homework.submissions.forbidden import borrowed
+from tested_transformer.homework.submissions.reading import read_submission
 from tested_transformer.homework.tasks import Hunt, check, judge_hunt
-from tested_transformer.homework.worker import CONSTANTS
 from tested_transformer.specs.judge import Mutant
 
 pytestmark = pytest.mark.plain_types
@@ -272,7 +272,9 @@ def test_the_constants_of_the_package_are_those_of_the_jail():
 
 
 def test_without_bubblewrap_nothing_is_marked_and_the_way_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tested_transformer.homework.jail.shutil.which", lambda name: None)
+    monkeypatch.setattr(
+        "tested_transformer.homework.jail.bubblewrap.shutil.which", lambda name: None
+    )
     notebook(tmp_path / "s01.ipynb", "X = 1")
     with pytest.raises(JailMissing):
         grade(tmp_path, HOMEWORK, tmp_path / "out")

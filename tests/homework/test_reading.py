@@ -22,15 +22,15 @@ from handed_in import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tested_transformer.homework.finding import MAX_NOTEBOOK
-from tested_transformer.homework.reading import (
+from tested_transformer.homework.submissions.finding import MAX_NOTEBOOK
+from tested_transformer.homework.submissions.reading import (
     CellProblem,
     Source,
     defines,
     read_notebook,
     read_submission,
 )
-from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.submissions.slicing import needed_for
 
 
 def run(source: Source) -> dict:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from jails import SMALL, needs_jail, outcome
 
-from tested_transformer.homework import session as ours
-from tested_transformer.homework import wire
 from tested_transformer.homework.assignments import part
-from tested_transformer.homework.jail import Limits
-from tested_transformer.homework.session import Ended, Remote, Session, StudentError
+from tested_transformer.homework.jail import session as ours
+from tested_transformer.homework.jail import wire
+from tested_transformer.homework.jail.bubblewrap import Limits
+from tested_transformer.homework.jail.session import Ended, Remote, Session, StudentError
 from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")

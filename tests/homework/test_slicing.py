@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.slicing import needed_for
+from tested_transformer.homework.submissions.slicing import needed_for
 
 
 def run(code, function="f"):

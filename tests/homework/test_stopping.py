@@ -10,8 +10,8 @@ import time
 import pytest
 from handed_in import code, notebook, write
 
-from tested_transformer.homework import stopping
-from tested_transformer.homework.stopping import Stop
+from tested_transformer.homework.marking import stopping
+from tested_transformer.homework.marking.stopping import Stop
 
 pytestmark = [
     pytest.mark.slow,

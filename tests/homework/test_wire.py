@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from tested_transformer.homework import wire
-from tested_transformer.homework.wire import NotSendable, TooLarge, pack, read
+from tested_transformer.homework.jail import wire
+from tested_transformer.homework.jail.wire import NotSendable, TooLarge, pack, read
 
 DTYPES = list(wire.DTYPES.values())
 

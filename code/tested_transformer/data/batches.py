@@ -14,6 +14,8 @@ from ..errors import complain, need_count
 from .pairs import Pair
 from .vocabulary import BOS, EOS, PAD, Vocabulary, pad
 
+__all__ = ["Batch", "make_batch", "make_batches"]
+
 
 @dataclass(frozen=True)
 class Batch:

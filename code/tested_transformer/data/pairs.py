@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import complain, need_count
-from ..number_words import english_words, german_words
+from .number_words import english_words, german_words
+
+__all__ = ["Pair", "Split", "number_pair", "number_rows", "read_pairs", "single_numbers"]
 
 SEPARATOR = ","
 

@@ -10,6 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ..errors import complain, need_count
 from .pairs import SEPARATOR, Pair
 
+__all__ = ["Subwords", "characters", "join_pieces", "recut", "written_words"]
+
 SPACE = "▁"  # stands for the space before a word, as in SentencePiece
 UNKNOWN = "<unk>"
 Cut = Callable[[tuple[str, ...]], Sequence[str]]

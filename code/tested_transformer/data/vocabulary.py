@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..errors import complain, need_integer_tensor, need_rank
 
+__all__ = ["Vocabulary", "lengths", "pad"]
+
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 

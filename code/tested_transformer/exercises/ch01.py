@@ -12,9 +12,9 @@ from torch import Tensor
 
 from .. import reference
 from ..errors import complain
-from ..specs.attention import narrowed
+from ..specs.attention.spec import narrowed
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.self_attention import SELF_ATTENTION
+from ..specs.self_attention.spec import SELF_ATTENTION
 
 # --- 1.1: the weights of one query ----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 
 from .. import reference
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.scoring import (
+from ..specs.scoring.spec import (
     ADDITIVE,
     KERNEL,
     LOCAL,

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..scaling import perplexity
+from ..functional.scaling import perplexity
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.scaling import SCALED_SCORES, SOFTMAX
+from ..specs.scaling.spec import SCALED_SCORES, SOFTMAX
 
 EPS = torch.finfo(torch.float64).eps
 

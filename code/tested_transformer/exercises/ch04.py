@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import reference
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.masks import CAUSAL_MASK, MASKED_SOFTMAX, PADDING_MASK_FROM_TOKENS, document_cases
+from ..specs.masks.spec import CAUSAL_MASK, MASKED_SOFTMAX, PADDING_MASK_FROM_TOKENS, document_cases
 
 # --- Documents in time ----------------------------------------------------------------------------
 

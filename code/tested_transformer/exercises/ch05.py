@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from .. import reference
-from ..specs.cache import CACHE
+from ..specs.cache.spec import CACHE
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.multi_head import MULTI_HEAD
+from ..specs.multi_head.spec import MULTI_HEAD
 
 # --- Splitting ------------------------------------------------------------------------------------
 

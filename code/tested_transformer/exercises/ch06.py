@@ -9,8 +9,8 @@ import torch
 
 from .. import reference
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.positions import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
-from ..specs.positions_mutants import SinusoidFormula
+from ..specs.positions.mutants import SinusoidFormula
+from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
 
 # --- 6.1: sinusoids -------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.block import BLOCK
-from ..specs.block_mutants import MUTANTS as WIRINGS_GONE_WRONG
+from ..specs.block.mutants import MUTANTS as WIRINGS_GONE_WRONG
+from ..specs.block.spec import BLOCK
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.norms import LAYER_NORM
+from ..specs.norms.spec import LAYER_NORM
 
 # --- The backward pass of LayerNorm ---------------------------------------------------------------
 

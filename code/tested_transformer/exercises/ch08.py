@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.feed_forward import CHECKS, FEED_FORWARD, SWIGLU
+from ..specs.feed_forward.spec import CHECKS, FEED_FORWARD, SWIGLU
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 
 # --- The network ----------------------------------------------------------------------------------

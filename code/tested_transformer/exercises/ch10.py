@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import reference
 from ..data.vocabulary import EOS, PAD
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.training import TEACHER_FORCING
+from ..specs.training.spec import TEACHER_FORCING
 
 # --- Teacher forcing ------------------------------------------------------------------------------
 

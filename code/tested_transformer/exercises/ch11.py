@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import reference
 from ..data import EOS, PAD
-from ..specs.generation import TOP_P
+from ..specs.generation.spec import TOP_P
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same

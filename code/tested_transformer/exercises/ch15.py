@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import reference
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ..specs.online_softmax import TILED_ATTENTION, joined
+from ..specs.online_softmax.spec import TILED_ATTENTION, joined
 
 MADE = "made for this book"
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .assignments import NAMES, assignment
-from .by_hand import keep_manual, kept_manual, marked_again
-from .finding import Submission, find_submissions, passed_over
-from .grading import FAILED, grade
-from .jail import JailError, JailMissing, Limits
-from .manual import read_manual
-from .marking import mark
-from .marks import Marks
-from .page import count
-from .reading import defines, read_submission
-from .reports import write_reports
-from .results import NOT_MARKED, Manual, by_flag, some, total
+from .jail.bubblewrap import JailError, JailMissing, Limits
+from .marking.by_hand import keep_manual, kept_manual, marked_again
+from .marking.grading import FAILED, grade
+from .marking.manual import read_manual
+from .marking.mark import mark
+from .marking.marks import Marks
+from .marking.results import NOT_MARKED, Manual, by_flag, some, total
+from .reports.page import count
+from .reports.write import write_reports
+from .submissions.finding import Submission, find_submissions, passed_over
+from .submissions.reading import defines, read_submission
 from .tasks import Assignment
 
 BARE = "--without-jail-for-my-own-code"

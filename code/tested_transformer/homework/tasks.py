@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from ..errors import complain
-from ..keeping import source_of
+from ..reader.saved_parts import source_of
 from ..specs.judge import Mutant, Spec, Verdict, judge
-from .forbidden import not_allowed
+from .submissions.forbidden import not_allowed
+
+__all__ = ["Assignment", "Hunt", "HuntVerdict", "Task", "Written", "judge_hunt"]
 
 DIFFICULTIES = ("warm-up", "core", "challenge")
 

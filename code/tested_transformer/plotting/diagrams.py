@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..attention import attention
-from ..cache import KeyValueCache
 from ..errors import complain, shape_of
-from ..layers import Residual
-from ..multi_head import MultiHeadAttention, join_heads, split_heads
+from ..functional.attention import attention
+from ..layers.cache import KeyValueCache
+from ..layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ..layers.residual import Residual
 from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, box, note, notes, shape, sizes
 
 

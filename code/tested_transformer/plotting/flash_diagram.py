@@ -7,10 +7,10 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from ..backends import tiled
-from ..call import Call
 from ..errors import complain, need_count
-from ..online_softmax import cut, merge, nothing, summarize
+from ..functional.backends import tiled
+from ..functional.inputs import Call
+from ..functional.online_softmax import cut, merge, nothing, summarize
 from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, note, notes
 
 MOST = 4  # blocks, and tiles: more do not fit

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ..attention import attention
-from ..feed_forward import FeedForward
-from ..layers import Residual
-from ..masks import masked_softmax
-from ..multi_head import MultiHeadAttention
-from ..positions import SinusoidalPositions
-from ..scaling import scaled_scores, softmax
-from ..transformer import Embedding, Transformer
+from ..functional.attention import attention
+from ..functional.masks import masked_softmax
+from ..functional.scaling import scaled_scores, softmax
+from ..layers.feed_forward import FeedForward
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.residual import Residual
+from ..models.transformer import Embedding, Transformer
+from ..positions.sinusoidal import SinusoidalPositions
 from .diagram import STYLE, WIDTH, Diagram, arrow, note
 
 CHAPTERS = {

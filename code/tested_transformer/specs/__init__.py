@@ -1,23 +1,23 @@
 """For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
 
 from ..errors import complain
-from .attention import ATTENTION
-from .block import BLOCK
-from .cache import CACHE
-from .feed_forward import FEED_FORWARD, SWIGLU
-from .generation import GENERATION_SPECS
+from .attention.spec import ATTENTION
+from .block.spec import BLOCK
+from .cache.spec import CACHE
+from .feed_forward.spec import FEED_FORWARD, SWIGLU
+from .generation.spec import GENERATION_SPECS
 from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
-from .losses import CROSS_ENTROPY
-from .masks import MASK_SPECS
-from .model import MODEL
-from .multi_head import MULTI_HEAD
-from .norms import NORM_SPECS
-from .online_softmax import ONLINE_SPECS
-from .positions import POSITIONS
-from .scaling import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
-from .scoring import SCORING
-from .self_attention import SELF_ATTENTION
-from .training import TRAINING_SPECS
+from .losses.spec import CROSS_ENTROPY
+from .masks.spec import MASK_SPECS
+from .model.spec import MODEL
+from .multi_head.spec import MULTI_HEAD
+from .norms.spec import NORM_SPECS
+from .online_softmax.spec import ONLINE_SPECS
+from .positions.spec import POSITIONS
+from .scaling.spec import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
+from .scoring.spec import SCORING
+from .self_attention.spec import SELF_ATTENTION
+from .training.spec import TRAINING_SPECS
 
 SPECS = {
     spec.name: spec

@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError, complain
-from ..keeping import name_of
+from ..reader.saved_parts import name_of
 from .own_code import is_written, own_line
+
+__all__ = ["Case", "Check", "Mutant", "Problem", "Spec", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, eq=False)

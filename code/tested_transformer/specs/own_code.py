@@ -10,7 +10,7 @@ import traceback
 from types import FunctionType
 from typing import Any
 
-from ..keeping import NotKept, functions_of, is_books, library_of, text_of
+from ..reader.saved_parts import NotKept, functions_of, is_books, library_of, text_of
 
 FILLER = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Pass
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ...specs.attention_mutants import InPlace, NaiveSoftmax, TransposeAll
+from ...specs.attention.mutants import InPlace, NaiveSoftmax, TransposeAll
 from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 from ..tasks import Assignment, Hunt, Task, Written
 

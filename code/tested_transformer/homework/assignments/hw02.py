@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ... import reference
 from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ...specs.scaling import exponentials_that_overflow, the_maximum_of_the_batch
+from ...specs.scaling.spec import exponentials_that_overflow, the_maximum_of_the_batch
 from ..tasks import Assignment, Hunt, Task, Written
 
 MADE = "made for this book"

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
 from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ...specs.multi_head_mutants import (
+from ...specs.multi_head.mutants import (
     CutStraight,
     EveryHthNumber,
     HeadMajorMask,

@@ -9,19 +9,8 @@ import numpy as np
 import torch
 
 from ... import reference
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Mutant,
-    Problem,
-    Run,
-    Spec,
-    compare,
-)
-from ...specs.positions_mutants import (
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.positions.mutants import (
     ClippedOneShort,
     FromTheTopLeft,
     RelativeFormula,

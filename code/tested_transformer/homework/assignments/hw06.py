@@ -11,19 +11,8 @@ from torch.nn import functional
 
 from ... import reference
 from ...errors import complain
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Mutant,
-    Problem,
-    Run,
-    Spec,
-    compare,
-)
-from ...specs.norms_mutants import (
+from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.norms.mutants import (
     eps_outside_the_root,
     plain_layer_norm,
     squared_in_half_precision,

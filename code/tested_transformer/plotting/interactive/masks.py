@@ -10,7 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import complain, need_count, need_float_tensor, need_rank, shape_of
-from ...masks import causal_mask, combine_masks, masked_softmax, padding_mask, window_mask
+from ...functional.masks import (
+    causal_mask,
+    combine_masks,
+    masked_softmax,
+    padding_mask,
+    window_mask,
+)
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 LEFT, TOP, CELL = 62, 26, 42  # the grid's corner, and the side of a cell

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ...data import BOS, EOS, PAD, Vocabulary, pad
+from ...data.number_words import english_words, german_words
 from ...errors import complain, need_count
-from ...generation import Translation, generate
-from ...number_words import english_words, german_words
-from ...transformer import Transformer
+from ...generation.decoding import generate
+from ...generation.decoding_state import Translation
+from ...models.transformer import Transformer
 from .page import PagePicture, details
 
 END = "end"  # how the end of a sentence is shown

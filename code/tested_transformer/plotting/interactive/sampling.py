@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import complain, need_count, need_float_tensor, need_rank
-from ...generation import Sampling
+from ...generation.sampling import Sampling
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import complain, need_float_tensor, need_rank, shape_of
-from ...scaling import perplexity, scaled_scores, softmax, softmax_jacobian
+from ...functional.scaling import perplexity, scaled_scores, softmax, softmax_jacobian
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 WAYS = {"bare": "a", "scaled": "b"}  # and the class of its color

@@ -1,0 +1,1 @@
+"""What a model costs, and what another library means."""

@@ -1,0 +1,88 @@
+"""What a translation model gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..data import BOS, EOS, Pair, Vocabulary, pad
+from ..errors import (
+    need_count,
+)
+from ..generation.beam_search import beam_search
+from ..generation.decoding import generate
+from ..generation.decoding_state import Translation
+from ..generation.sampling import GREEDY, Sampling
+from ..training.trainer import device_of
+
+__all__ = ["Mistake", "find_mistakes", "translate"]
+
+
+def translate(
+    model: nn.Module,
+    sentences: Sequence[Sequence[str]],
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    max_new: int = 64,
+    num_beams: int = 1,
+    sampling: Sampling = GREEDY,
+    cache: bool = True,
+) -> list[list[str]]:
+    """Translate sentences, given as words, in one batch.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 11.
+    """
+    if not sentences:
+        return []
+    was_training, device = model.training, device_of(model)
+    model.eval()
+    try:
+        ids = pad([[*source.encode(words), EOS] for words in sentences]).to(device)
+        start = torch.full((len(sentences), 1), BOS, device=device)
+        session = Translation(model, ids, cache=cache)
+        if num_beams > 1:
+            found = beam_search(session, start, num_beams=num_beams, max_new=max_new)
+        else:
+            found = generate(session, start, max_new=max_new, sampling=sampling)
+    finally:
+        model.train(was_training)
+    return found.decode(target)
+
+
+class Mistake(NamedTuple):
+    """A sentence that a model did not translate word for word, and what it said."""
+
+    pair: Pair
+    said: tuple[str, ...]
+
+
+def find_mistakes(
+    model: nn.Module,
+    pairs: Sequence[Pair],
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    batch_size: int = 500,
+    **options: Any,
+) -> list[Mistake]:
+    """Translate every pair's source and give back those that are not its target, word for word.
+
+    1 - len(mistakes) / len(pairs) is the exact match. Options are those of `translate`.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 10.
+    """
+    need_count("batch_size", batch_size)
+    mistakes = []
+    by_length = sorted(pairs, key=lambda pair: len(pair.target))
+    for first in range(0, len(by_length), batch_size):
+        some = by_length[first : first + batch_size]
+        said = translate(model, [pair.source for pair in some], source, target, **options)
+        both = zip(some, map(tuple, said), strict=True)
+        mistakes += [Mistake(pair, words) for pair, words in both if words != pair.target]
+    return mistakes

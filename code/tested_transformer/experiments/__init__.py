@@ -1,0 +1,1 @@
+"""What a single chapter measures, named by its chapter."""

@@ -1,0 +1,193 @@
+"""Where does the norm go? The stack, the task and the measurements of chapter 7.
+
+`benchmarks/norm_placement.py` runs the whole grid with them, and the chapter one row. Everything is
+in float64, so that a run ends alike on every machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..layers.feed_forward import FeedForward
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.norms import LayerNorm
+from ..layers.residual import Residual, deepnorm_constants, deepnorm_init
+
+D_MODEL, NUM_HEADS, D_FF = 32, 4, 64
+BATCH, STEPS, RATE, WARMUP = 32, 400, 1e-3, 120
+
+# --- The task: read a German number, write its three digits ---------------------------------------
+
+UNITS = ["", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+TEENS = [[word] for word in ("zehn", "elf", "zwölf")] + [
+    [word, "zehn"] for word in ("drei", "vier", "fünf", "sech", "sieb", "acht", "neun")
+]
+TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+ASK = ["?1", "?2", "?3"]  # three places that must come to hold the three digits
+WORDS = ["", *ASK, *UNITS[1:], "eins", "zehn", "elf", "zwölf", "sech", "sieb", *TENS]
+WORDS += ["und", "hundert"]
+LENGTH = len(ASK) + 5  # "drei hundert vier und zwanzig"
+
+
+def morphemes(number: int) -> list[str]:
+    """The parts of a German number word from 1 to 999.
+
+    >>> morphemes(324)
+    ['drei', 'hundert', 'vier', 'und', 'zwanzig']
+    """
+    hundreds, rest = divmod(number, 100)
+    tens, unit = divmod(rest, 10)
+    words = [UNITS[hundreds], "hundert"] if hundreds else []
+    if tens == 1:
+        return words + TEENS[unit]
+    if tens:
+        return words + ([UNITS[unit], "und"] if unit else []) + [TENS[tens - 2]]
+    return words + (["eins"] if unit == 1 else [UNITS[unit]] if unit else [])
+
+
+def task(numbers: Int[Tensor, " N"]) -> tuple[Int[Tensor, "N L"], Int[Tensor, "N 3"]]:
+    """Words as token numbers, three questions first, padded with 0; and the digits to be found."""
+    place = {word: token for token, word in enumerate(WORDS)}
+    rows = [[place[word] for word in ASK + morphemes(int(n))] for n in numbers]
+    tokens = torch.tensor([row + [0] * (LENGTH - len(row)) for row in rows])
+    return tokens, torch.stack([numbers // 100, numbers // 10 % 10, numbers % 10], dim=1)
+
+
+def split(seed: int = 0) -> tuple[Int[Tensor, " N"], Int[Tensor, " M"]]:
+    """The numbers from 1 to 999, 799 to learn from and 200 held out."""
+    order = 1 + torch.randperm(999, generator=torch.Generator().manual_seed(seed))
+    return order[200:], order[:200]
+
+
+# --- The stack ------------------------------------------------------------------------------------
+
+
+class Stack(nn.Module):
+    """An encoder of `depth` layers, each an attention and a feed-forward network, wired in one way.
+
+    Every matrix is drawn by Xavier's rule, as in the Transformer of 2017; for "deep" with DeepNorm's
+    gain. "pre" ends with a norm, "dual" with the norm of its sum.
+    """
+
+    def __init__(self, wiring: str, depth: int, *, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens = nn.Embedding(len(WORDS), D_MODEL)
+        self.places = nn.Embedding(LENGTH, D_MODEL)
+        (alpha, beta), _ = deepnorm_constants(depth)
+        self.attentions = nn.ModuleList(
+            MultiHeadAttention(D_MODEL, NUM_HEADS) for _ in range(depth)
+        )
+        self.networks = nn.ModuleList(FeedForward(D_MODEL, D_FF) for _ in range(depth))
+        alpha = alpha if wiring == "deep" else 1.0
+        self.residuals = nn.ModuleList(
+            Residual(LayerNorm(D_MODEL), wiring=wiring, alpha=alpha) for _ in range(2 * depth)
+        )
+        self.final_norm = LayerNorm(D_MODEL) if wiring in ("pre", "dual") else None
+        self.digits = nn.Linear(D_MODEL, 10)
+        deepnorm_init(self.attentions, beta if wiring == "deep" else 1.0)
+        deepnorm_init(self.networks, beta if wiring == "deep" else 1.0)
+        self.wiring = wiring
+        self.double()
+
+    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B 3 10"]:
+        """Logits for the three digits."""
+        return self.digits(self.streams(tokens)[-1][:, : len(ASK)])
+
+    def streams(
+        self, tokens: Int[Tensor, "B L"], *, without: int | None = None
+    ) -> list[Float[Tensor, "B L D"]]:
+        """The stream before every layer, and last what leaves the stack; a layer may be left out."""
+        mask = (tokens != 0)[:, None, None, :]
+        x = self.tokens(tokens) + self.places.weight
+        total, found = x, []
+        for n, (attend, network) in enumerate(zip(self.attentions, self.networks, strict=True)):
+            found.append(x)
+            if n == without:
+                continue
+            first, second = self.residuals[2 * n], self.residuals[2 * n + 1]
+            x, total = first(x, lambda y, attend=attend: attend(y, mask=mask), total)
+            x, total = second(x, network, total)
+        if self.wiring == "pre":
+            x = self.final_norm(x)
+        return [*found, x + self.final_norm(total) if self.wiring == "dual" else x]
+
+
+def loss_of(model: Stack, numbers: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy of a digit."""
+    return cross_entropy(model, *task(numbers))
+
+
+def cross_entropy(
+    model: Stack, tokens: Int[Tensor, "B L"], digits: Int[Tensor, "B 3"]
+) -> Float[Tensor, ""]:
+    """The same of rows that are token numbers already."""
+    return functional.cross_entropy(model(tokens).flatten(0, 1), digits.flatten())
+
+
+# --- What is measured -----------------------------------------------------------------------------
+
+
+def gradient_norms(wiring: str, depth: int, *, seed: int = 0) -> list[float]:
+    """Before any training: for each layer the norm of the gradient of its last matrix, `narrow`."""
+    model = Stack(wiring, depth, seed=seed)
+    loss_of(model, split()[0][:BATCH]).backward()
+    return [float(network.narrow.weight.grad.norm()) for network in model.networks]
+
+
+@torch.no_grad()
+def relative_changes(wiring: str, depth: int, *, seed: int = 0) -> list[float]:
+    """Before any training: for each layer the size of its change, as a share of the stream's."""
+    model = Stack(wiring, depth, seed=seed)
+    streams = model.streams(task(split()[0][:BATCH])[0])
+    pairs = itertools.pairwise(streams[:depth])
+    return [float((after - x).norm() / x.norm()) for x, after in pairs]
+
+
+def train(
+    wiring: str,
+    depth: int,
+    *,
+    warmup: int = 0,
+    seed: int = 0,
+    rate: float = RATE,
+    steps: int = STEPS,
+    stop: int | None = None,
+) -> tuple[Stack, list[float]]:
+    """Train a stack by Adam; return it and the loss of every step.
+
+    The rate climbs to `rate` over `warmup` steps (0: it starts there) and falls to 0 in a line.
+    `stop` ends earlier on the same schedule.
+    """
+    model, (tokens, digits) = Stack(wiring, depth, seed=seed), task(split()[0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98), fused=True)
+    draw, losses = torch.Generator().manual_seed(seed), []
+    for step in range(steps if stop is None else stop):
+        climb, fall = (step + 1) / max(warmup, 1), (steps - step) / (steps - warmup)
+        optimizer.param_groups[0]["lr"] = rate * min(climb, fall, 1.0)
+        batch = torch.randint(len(tokens), (BATCH,), generator=draw)
+        loss = cross_entropy(model, tokens[batch], digits[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+@torch.no_grad()
+def held_out_loss(model: Stack) -> float:
+    """Mean cross-entropy of a digit of the 200 numbers held out."""
+    return loss_of(model, split()[1]).item()
+
+
+@torch.no_grad()
+def share_right(model: Stack, *, without: int | None = None) -> float:
+    """How many held-out numbers are read right, all three digits; a layer may be left out."""
+    tokens, digits = task(split()[1])
+    found = model.digits(model.streams(tokens, without=without)[-1][:, : len(ASK)])
+    return float((found.argmax(-1) == digits).all(1).double().mean())

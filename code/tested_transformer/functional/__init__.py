@@ -1,0 +1,1 @@
+"""Formulas without weights: attention, the one front door, and what stands behind it."""

@@ -1,0 +1,36 @@
+"""The formula, line by line: softmax(Q K^T scale + bias, over what is allowed) V."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..inputs import Call
+from ..masks import masked_softmax
+
+
+def refusal(call: Call) -> str | None:
+    """The plain backend serves every call."""
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor]:
+    """Answer the call, and give the weights too, computing in at least float32.
+
+    Shapes: -> output (*batch, L, dv) and weights (*batch, L, S), in the query's dtype.
+    Source: Vaswani et al. 2017, equation 1; dropout on the weights as in their code.
+    """
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    query, key, value = call.query.to(dtype), call.key.to(dtype), call.value.to(dtype)
+    if call.groups > 1:  # each key/value head serves `groups` neighbouring query heads
+        key = key.repeat_interleave(call.groups, dim=1)  # B H S d
+        value = value.repeat_interleave(call.groups, dim=1)  # B H S dv
+    scores = (query @ key.mT) * call.scale  # *batch L S
+    bias = call.total_bias()
+    if bias is not None:
+        scores = scores + bias
+    weights = masked_softmax(scores, call.allowed())  # *batch L S
+    if call.dropout_p > 0:
+        weights = torch.nn.functional.dropout(weights, call.dropout_p, training=True)
+    output = weights @ value  # *batch L dv
+    return output.to(call.query.dtype), weights.to(call.query.dtype)

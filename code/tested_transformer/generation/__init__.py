@@ -1,0 +1,1 @@
+"""From the logits of the next token to whole sequences."""

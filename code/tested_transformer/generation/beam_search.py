@@ -1,0 +1,118 @@
+"""Beam search: the most probable prefixes, extended side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..data import EOS, PAD, pad
+from ..errors import (
+    complain,
+    need_count,
+    need_number,
+)
+from .decoding import Generated, need_start
+from .decoding_state import Session
+
+__all__ = ["beam_search"]
+
+
+@dataclass
+class _Beams:
+    """The search for one sentence: what is running, what has ended, can anything better come?"""
+
+    size: int
+    max_new: int
+    length_penalty: float
+    eos: int
+    running: list[list[int]] = field(default_factory=lambda: [[]])  # best first, like the rest
+    scores: list[float] = field(default_factory=lambda: [0.0])  # their log-probabilities
+    came_from: list[int] = field(default_factory=lambda: [0])  # the beams they go on from
+    ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score, words
+    done: bool = False
+
+    def grow(self, steps: list[tuple[float, int, int]]) -> None:
+        """Take twice as many steps (score, beam, word) as beams, best first, since half may end."""
+        length, kept = len(self.running[0]) + 1, []
+        for rank, (score, beam, word) in enumerate(steps):
+            sentence = [*self.running[beam], word]
+            ends = word == self.eos or length == self.max_new
+            if ends and rank < self.size and not self.done:
+                self.ended.append((score / length**self.length_penalty, sentence))
+            if word != self.eos and len(kept) < self.size:
+                kept.append((sentence, score, beam))
+        self.running, self.scores, self.came_from = map(list, zip(*kept, strict=True))
+        self.ended = sorted(self.ended, key=lambda found: -found[0])[: self.size]
+        self.done = self.done or self._settled(length)
+
+    def _settled(self, length: int) -> bool:
+        """Have enough ended, and is the best that runs unable to catch up?"""
+        longest = self.max_new if self.length_penalty > 0 else length
+        best_possible = self.scores[0] / longest**self.length_penalty
+        return len(self.ended) == self.size and best_possible <= self.ended[-1][0]
+
+
+@torch.no_grad()
+def beam_search(
+    session: Session,
+    start: Int[Tensor, "B L"],
+    *,
+    num_beams: int,
+    max_new: int,
+    length_penalty: float = 1.0,
+    eos: int = EOS,
+    padding: int = PAD,
+) -> Generated:
+    """Keep the num_beams likeliest beginnings at each length; give the best sentence that ended.
+
+    A sentence of n words (EOS counts) is scored by its log-probability / n^length_penalty: 0 favors
+    short ones, a large penalty long ones. The search ends when no running beginning can still beat
+    the num_beams sentences that ended, or at max_new words, where what runs ends as it is.
+
+    Shapes: start (B, L) -> tokens (B, N), scores (B).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Wu et al. 2016, section 7, with the length penalty of transformers.
+    """
+    need_start(start)
+    for name, count in (("num_beams", num_beams), ("max_new", max_new)):
+        need_count(name, count)
+    need_number("length_penalty", length_penalty)
+    logits = session.feed(start)  # B V
+    if 2 * num_beams > logits.shape[-1]:
+        wanted = f"at most half of the {logits.shape[-1]} words"
+        raise complain(ValueError, "num_beams", num_beams, wanted)
+    searches = [_Beams(num_beams, max_new, length_penalty, eos) for _ in start]
+    scores = torch.zeros(len(start), 1, device=start.device)  # B K: log-probabilities
+    for length in range(1, max_new + 1):
+        steps = _best_steps(logits, scores, 2 * num_beams)
+        for search, found in zip(searches, steps, strict=True):
+            search.grow(found)
+        if length == max_new or all(search.done for search in searches):
+            break
+        rows, words = _rows_and_words(searches, scores.shape[1])
+        session.select(torch.tensor(rows, device=start.device))
+        logits = session.feed(torch.tensor(words, device=start.device))
+        scores = torch.tensor([search.scores for search in searches], device=start.device)
+    best = [search.ended[0] for search in searches]
+    tokens = pad([words for _, words in best], value=padding).to(start.device)
+    return Generated(tokens, torch.tensor([score for score, _ in best], device=start.device))
+
+
+def _rows_and_words(searches: list[_Beams], width: int) -> tuple[list[int], list[list[int]]]:
+    """Of each running beginning the row of the batch it goes on from, and its last word."""
+    rows = [n * width + beam for n, search in enumerate(searches) for beam in search.came_from]
+    return rows, [[words[-1]] for search in searches for words in search.running]
+
+
+def _best_steps(logits: Tensor, scores: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
+    """For each row the likeliest (log-probability, beam, word), best first."""
+    vocab = logits.shape[-1]
+    total = logits.float().log_softmax(-1).view(*scores.shape, vocab) + scores[..., None]
+    best, places = total.flatten(1).topk(count)
+    return [
+        [(score, *divmod(place, vocab)) for score, place in zip(*row, strict=True)]
+        for row in zip(best.tolist(), places.tolist(), strict=True)
+    ]

@@ -1,0 +1,95 @@
+"""A model in the middle of generating: what it has read, and its cache."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..layers.cache import DecoderCache
+from ..models.language_model import LanguageModel
+
+__all__ = ["Continuation", "Session", "Translation"]
+
+
+@runtime_checkable
+class Session(Protocol):
+    """What `generate` and `beam_search` talk to: any model with a memory of what was said."""
+
+    def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
+        """Take the next tokens; give the scores of the word after the last."""
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows, in this order; a row may come twice."""
+
+
+class Translation:
+    """A session of an encoder-decoder model: the source is read once, then the target grows.
+
+    The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`.
+
+    With a cache each word is computed once, and the keys and values of the source once; without one
+    the whole target is computed again for each word. The words are the same.
+
+    Shapes: source (B, S).
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapters 5 and 11.
+    """
+
+    def __init__(self, model: nn.Module, source: Int[Tensor, "B S"], *, cache: bool = True) -> None:
+        self.model = model
+        with torch.no_grad():
+            self.memory = model.encode(source)  # B S D
+        self.visible = model.padding(source)  # B 1 1 S, or None
+        self.cache = model.new_cache() if cache else None
+        self.said: Tensor | None = None
+
+    @torch.no_grad()
+    def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
+        """Take the next tokens of the target; give the scores of the word after the last."""
+        if self.cache is None:
+            self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
+            tokens = self.said
+        logits = self.model.decode(
+            tokens, self.memory, memory_mask=self.visible, cache=self.cache
+        )  # B L V
+        return logits[:, -1]
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows, in this order."""
+        self.memory = self.memory[rows]
+        self.visible = None if self.visible is None else self.visible[rows]
+        if self.cache is not None:
+            self.cache.select(rows)
+        self.said = None if self.said is None else self.said[rows]
+
+
+class Continuation:
+    """A session of a language model: the prompt is fed first, then word after word.
+
+    Rows of different lengths are padded on the left, so that every row goes on at the same place.
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 11.
+    """
+
+    def __init__(self, model: LanguageModel, *, cache: bool = True) -> None:
+        self.model = model
+        self.cache: DecoderCache | None = model.new_cache() if cache else None
+        self.said: Tensor | None = None
+
+    @torch.no_grad()
+    def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
+        """Take the next tokens; give the scores of the word after the last."""
+        if self.cache is None:
+            self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
+            tokens = self.said
+        return self.model(tokens, cache=self.cache)[:, -1]
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows, in this order."""
+        if self.cache is not None:
+            self.cache.select(rows)
+        self.said = None if self.said is None else self.said[rows]

@@ -1,0 +1,397 @@
+"""The grader's side of a jail: a student's functions that can be called, and answer as a stranger would.
+
+`Remote` is such a function in the form that the judge takes, gradients included: it knows nothing of
+jails, and marks in the jail are given by the same code as in a notebook.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import wire
+from .bubblewrap import (
+    ENVIRONMENT,
+    JailError,
+    Limits,
+    bare_command,
+    find_bubblewrap,
+    jail_command,
+    system_call_filter,
+)
+
+START_SECONDS = 120  # for Python and torch to come up, which is no part of a student's time
+WAITING = 16  # frames that nobody asked for
+MOST_ASKS = 20_000  # calls of implementations on trial, by one test
+MOST_AXIS, MOST_SIZE = 64, 1 << 16  # of the tensors in them
+TEXT = 300
+UNFIT = ("not a tensor", "too large")  # flags of an answer that is none
+ANSWERS = {"load": ("loaded", 1), "call": ("answer", 3), "gradients": ("answer", 3)}
+END_SECONDS = 2  # for a thread of ours to see that the process is gone
+GRACE_SECONDS = 5  # for a process that closed its pipe to end, and say how
+
+
+class Ended(BaseException):
+    """The student's process is gone, or was sent away. `flag` is a word for a table.
+
+    No Exception: what a function raises is the judge's to report, and this is not.
+    """
+
+    def __init__(self, flag: str, text: str = "") -> None:
+        super().__init__(flag)
+        self.flag, self.text = flag, printable(text)
+
+
+@dataclass
+class Over:
+    """The last word of the listener, which no frame can say."""
+
+    flag: str = ""
+    text: str = ""
+
+
+class StudentError(RuntimeError):
+    """An exception of a kind that only the student's process has."""
+
+
+def printable(text: Any) -> str:
+    """A stranger's text on one line, not too long."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:TEXT])
+
+
+class Session:
+    """A student's definitions, loaded into a jail of their own. Use it in a `with` statement.
+
+    `without_jail_for_my_own_code=True` only limits the process: what runs can read, change and send
+    away everything that its owner can.
+
+    Raises: JailMissing if this machine has no jail; JailError if the jail ends before the student's
+        code begins; Ended if the definitions run into a limit, and what they raise otherwise.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        forbidden: Sequence[str] = (),
+        limits: Limits | None = None,
+        without_jail_for_my_own_code: bool = False,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.seconds = 0.0  # of waiting for the student
+        self.asks = 0
+        self.flags: list[str] = []
+        self.served: list[Callable[..., Any]] = []
+        self._output = bytearray()
+        self._replies: queue.Queue = queue.Queue(WAITING)
+        self._ended: Ended | None = None
+        self._closed = False
+        self._start(jailed=not without_jail_for_my_own_code)
+        try:
+            self._first_word()
+            self._request(["load", source, list(forbidden), asdict(self.limits)])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and all that belongs to it."""
+        if self._closed:  # its number may be another's by now
+            return
+        self._closed = True
+        with suppress(ProcessLookupError, PermissionError):
+            if os.name == "posix":
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        self._process.wait()
+        with suppress(queue.Empty):
+            while True:  # a reader that waits for room must see the end of its pipe
+                self._replies.get_nowait()
+        with suppress(OSError):
+            self._process.stdin.close()
+        for thread, pipe in zip(
+            self._threads, (self._process.stdout, self._process.stderr), strict=True
+        ):
+            thread.join(END_SECONDS)
+            if not thread.is_alive():  # without a jail a process may stay behind, and hold the pipe
+                pipe.close()
+
+    def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
+        """What the function answers, and the arguments that it changed (by place or name).
+
+        Raises: Ended, and whatever the function raised.
+        """
+        reply = self._request(["call", function, arguments, named])
+        return reply[1], reply[2]
+
+    def gradients(
+        self, function: str, arguments: list, named: dict, names: list[str], gradient: Tensor
+    ) -> Any:
+        """The gradients by the named arguments (by place or name), given that by the answer.
+
+        Raises: Ended, and whatever the function raised.
+        """
+        return self._request(["gradients", function, arguments, named, names, gradient])[1]
+
+    # ------------------------------------------------------------------------------- the process
+
+    def _start(self, jailed: bool) -> None:
+        options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
+        with tempfile.TemporaryFile() as rules:
+            command = bare_command()
+            if jailed:
+                bubblewrap = find_bubblewrap()
+                rules.write(system_call_filter())
+                rules.seek(0)
+                command = jail_command(bubblewrap, self.limits, rules.fileno())
+                options["pass_fds"] = (rules.fileno(),)
+            environment = ENVIRONMENT if os.name == "posix" else None
+            self._process = subprocess.Popen(
+                command, env=environment, cwd=os.path.abspath(os.sep), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+            )  # fmt: skip
+        self._threads = [threading.Thread(target=work, daemon=True)
+                         for work in (self._listen, self._drain)]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def _listen(self) -> None:
+        """Put frames into the queue until there are no more; the last one says why."""
+        last = Over()
+        try:
+            while not self._closed:
+                self._replies.put(wire.read(self._process.stdout, self.limits.answer_bytes))
+        except wire.TooLarge as error:
+            last = Over("too large", str(error))
+        except ValueError as error:
+            last = Over("garbled", str(error))
+        except (EOFError, OSError):
+            pass
+        self._replies.put(last)
+
+    def _drain(self) -> None:
+        """Read what is printed, and keep the beginning: a writer must neither wait nor fill memory."""
+        with suppress(OSError, ValueError):
+            while chunk := os.read(self._process.stderr.fileno(), 1 << 16):
+                self._output += chunk[: max(0, self.limits.output_bytes - len(self._output))]
+
+    def _first_word(self) -> None:
+        try:
+            word = self._replies.get(timeout=START_SECONDS)
+        except queue.Empty:
+            word = ["late"]
+        if word != ["ready"]:
+            self.close()
+            said = self._output.decode(errors="replace")[-TEXT:]
+            raise JailError(f"the jail did not come up ({self._process.returncode}): {said}")
+
+    # ------------------------------------------------------------------------------- the talk
+
+    def _request(self, message: list) -> list:
+        """Send a message, serve what is asked meanwhile, and give the answer."""
+        if self._ended:
+            raise self._ended
+        try:
+            self._send(message)
+            while True:
+                reply = self._next()
+                said = (reply[0], len(reply)) if isinstance(reply, list) and reply else ()
+                if said == ANSWERS[message[0]]:
+                    return reply
+                if said != ("ask", 4):
+                    raise self._no_answer(said, reply)
+                self._send(self._serve(*reply[1:]))
+        except Ended as end:  # an answer that comes later is none to the next request
+            self._ended = end
+            raise
+
+    def _no_answer(self, said: tuple, reply: Any) -> BaseException:
+        """What came in place of an answer."""
+        if isinstance(reply, Over):
+            return self._over(reply)
+        if said == ("raised", 3):
+            return self._as_raised(*reply[1:])
+        if said == ("unfit", 3) and reply[1] in UNFIT:
+            if reply[1] not in self.flags:
+                self.flags.append(reply[1])
+            return TypeError(f"the answer: expected a tensor, got {printable(reply[2])}")
+        return Ended("garbled", "no answer of the agreed form")
+
+    def _send(self, message: list) -> None:
+        frame, start, left = wire.pack(message), time.monotonic(), self._seconds_left()
+        timer = threading.Timer(left, self._process.kill)
+        timer.start()  # a student's process that does not read must not hold us
+        try:
+            self._process.stdin.write(frame)
+            self._process.stdin.flush()
+        except OSError:
+            if time.monotonic() - start >= left:
+                raise Ended("timeout", "nobody read what was sent") from None
+            # else the process is gone by itself: the queue says how
+        finally:
+            timer.cancel()
+            self.seconds += time.monotonic() - start
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self.limits.wall_seconds - self.seconds)
+
+    def _next(self) -> Any:
+        start = time.monotonic()
+        try:
+            return self._replies.get(timeout=self._seconds_left())
+        except queue.Empty:
+            raise Ended("timeout") from None
+        finally:
+            self.seconds += time.monotonic() - start
+
+    def _over(self, last: Over) -> Ended:
+        """Why there will be no more frames."""
+        if last.flag:
+            return Ended(last.flag, last.text)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_SECONDS)
+        status = self._process.returncode or 0
+        # bubblewrap passes a signal on as 128 + its number
+        number = -status if status < 0 else status - 128
+        if os.name == "posix" and number == signal.SIGXCPU:
+            return Ended("timeout", "the processor's time is used up")
+        if number > 0:
+            return Ended("killed", f"signal {number}")
+        return Ended("ended itself", f"status {status}")
+
+    def _as_raised(self, kind: Any, text: Any) -> BaseException:
+        """The exception that the student's process reports, of a kind that is known here."""
+        kind, text = printable(kind), printable(text)
+        if kind in ("MemoryError", "Forbidden"):
+            return Ended("memory" if kind == "MemoryError" else "forbidden", text)
+        known = getattr(builtins, kind, None)
+        if isinstance(known, type) and issubclass(known, Exception):
+            with suppress(Exception):
+                return known(text)
+        return StudentError(f"{kind}: {text}")
+
+    # ------------------------------------------------------------------------------- bug hunts
+
+    def serve(self, implementation: Callable[..., Any]) -> dict[str, int]:
+        """The argument that stands for an implementation which stays here."""
+        self.served.append(implementation)
+        return {"implementation": len(self.served) - 1}
+
+    def _serve(self, number: Any, arguments: Any, named: Any) -> list:
+        """Call an implementation with a student's arguments; what it raises shows its kind alone."""
+        self.asks += 1
+        if self.asks > MOST_ASKS:
+            raise Ended("timeout", f"more than {MOST_ASKS} calls of implementations")
+        if not isinstance(number, int) or not 0 <= number < len(self.served):
+            raise Ended("garbled", "no such implementation")
+        if not isinstance(arguments, list) or not isinstance(named, dict):
+            raise Ended("garbled", "no arguments")
+        try:
+            _need_small([arguments, named])
+            before = tensors_in(arguments, named)
+            before = {name: tensor.clone() for name, tensor in before.items()}
+            answer = self.served[number](*arguments, **named)
+            changed = {name: tensor for name, tensor in tensors_in(arguments, named).items()
+                       if not wire.same(before[name], tensor)}  # fmt: skip
+            reply = ["answer", answer, changed]
+            wire.pack(reply)
+        except Exception as error:
+            known = getattr(builtins, type(error).__name__, None)
+            return ["raised", known.__name__ if known else "RuntimeError"]
+        return reply
+
+
+def _need_small(value: Any) -> None:
+    """Raise ValueError for arguments that would cost this process much."""
+    if isinstance(value, Tensor):
+        if value.ndim > 6 or max([0, *value.shape]) > MOST_AXIS or value.numel() > MOST_SIZE:
+            raise ValueError(f"a tensor of shape {tuple(value.shape)} is too large here")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _need_small(item)
+    elif isinstance(value, dict):
+        _need_small(list(value.values()))
+    elif isinstance(value, str) or (isinstance(value, int) and abs(value) > 4096):
+        raise ValueError("an argument that no implementation takes")
+
+
+def tensors_in(arguments: list, named: dict) -> dict[str, Tensor]:
+    """The arguments of a call that are tensors, by place or name."""
+    every = {**{str(i): a for i, a in enumerate(arguments)}, **named}
+    return {name: value for name, value in every.items() if isinstance(value, Tensor)}
+
+
+class Remote:
+    """A function of a Session, for the judge: tensors go in, and what comes back is what it answers.
+
+    What the student's function did to its arguments is done to them here too.
+    """
+
+    def __init__(self, session: Session, function: str) -> None:
+        self.session, self.function = session, function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the function in its jail. Raises: Ended, and whatever the function raised."""
+        every = tensors_in(list(arguments), named)
+        wanted = [name for name, tensor in every.items() if tensor.requires_grad]
+        if wanted:
+            tensors = [every[name] for name in wanted]
+            return _WithGradients.apply(self, list(arguments), named, wanted, *tensors)
+        answer, changed = self.session.call(self.function, list(arguments), named)
+        if not isinstance(changed, dict) or not set(changed) <= set(every):
+            raise Ended("garbled", "no changes of arguments")
+        for name, value in changed.items():
+            if not isinstance(value, Tensor):
+                raise Ended("garbled", "no changes of arguments")
+            if value.dtype != every[name].dtype:
+                raise TypeError(f"argument {name}: its dtype was changed to {value.dtype}")
+            every[name].data = value
+        return answer
+
+
+class _WithGradients(torch.autograd.Function):
+    """The call as a step of autograd: backward asks the student's process for the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, remote: Remote, arguments: list, named: dict, names: list, *_: Tensor):
+        """The answer, which must be one tensor."""
+        ctx.call = (remote, arguments, named, names)
+        answer, _changed = remote.session.call(remote.function, arguments, named)
+        if not isinstance(answer, Tensor):
+            raise TypeError(f"the answer: expected a tensor, got a {type(answer).__name__}")
+        return answer
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor):
+        """The gradients by the tensors that asked for one."""
+        remote, arguments, named, names = ctx.call
+        found = remote.session.gradients(remote.function, arguments, named, names, gradient)
+        every = tensors_in(arguments, named)
+        if not isinstance(found, list) or len(found) != len(names):
+            raise Ended("garbled", "not one gradient for each argument")
+        for name, value in zip(names, found, strict=True):
+            if value is not None and (
+                not isinstance(value, Tensor) or value.shape != every[name].shape
+            ):
+                raise Ended("garbled", "a gradient of another shape")
+        return (None, None, None, None, *found)

@@ -1,0 +1,58 @@
+"""Write what comes of the marks: the table, a page for each student, and pages for the instructor."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...reader.saved_parts import replace_whole
+from ..marking.by_hand import keep_shown
+from ..marking.manual import with_rows_for
+from ..marking.marks import Marks, write_whole
+from ..marking.results import NOT_MARKED, Manual, grades_csv, page_name, written_csv
+from ..tasks import Assignment
+from .class_pages import class_summary, written_page
+from .feedback import feedback_page
+from .page import count
+
+
+def write_reports(
+    out: str | Path, assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
+) -> Iterator[str]:
+    """Write all files anew, each whole or not at all; give a line about each kind.
+
+    `written.csv` only grows once it is there: somebody may be filling it in.
+    """
+    folder = Path(out)
+    pages = folder / "feedback"
+    pages.mkdir(parents=True, exist_ok=True)
+    for one in marks:
+        write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
+    yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
+    answers = written_page(assignment, marks, manual)
+    for name, text, what in (
+        ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
+        ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
+        ("answers.html", answers, "what is marked by a person, with rubrics"),
+    ):  # fmt: skip
+        write_whole(folder / name, text)
+        yield f"{folder / name}  {what}"
+    keep_shown(folder, assignment, marks)
+    table = folder / "written.csv"
+    yield f"{table}  to fill in and to give back by --manual{_grown(table, assignment, marks)}"
+
+
+def _grown(table: Path, assignment: Assignment, marks: Sequence[Marks]) -> str:
+    """Write the empty table, or append to one that is there; what is to be said of it."""
+    if not table.exists():
+        write_whole(table, written_csv(assignment, marks))
+        return ""
+    before = table.read_bytes()
+    try:
+        after, new = with_rows_for(table.name, before, [one.id for one in marks])
+    except ValueError as error:
+        return f"; it was there and was kept, without rows for new submissions ({error})"
+    if new:
+        replace_whole(table, after, mode=stat.S_IMODE(table.stat().st_mode))
+    return f"; it was there: {count(new, 'row')} appended" if new else "; it was there and was kept"

@@ -1,0 +1,208 @@
+"""The key/value cache: keys and values of tokens already seen are kept, never computed twice."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..errors import (
+    complain,
+    need_bool,
+    need_count,
+    need_float_tensor,
+    need_integer_tensor,
+    shape_of,
+)
+
+__all__ = ["DecoderCache", "KeyValueCache"]
+
+
+class KeyValueCache:
+    """Keys and values of one attention layer, in memory set aside in advance.
+
+    Room for `capacity` tokens is taken at the first call and doubled whenever it is full, so that n
+    tokens are copied fewer than 2n times, not n^2 / 2 times. A chunk may have any length.
+
+    fixed=True is for cross-attention: the keys of the context are computed at the first call and only
+    read afterwards.
+
+    A cache holds numbers for generating, not for training: gradients do not flow through it.
+
+    Shapes: keys (B, G, S, d) and values (B, G, S, dv), S tokens so far.
+    Source: chapter 5; Shazeer 2019, section 2.4.
+    """
+
+    def __init__(self, *, capacity: int = 64, fixed: bool = False) -> None:
+        need_count("capacity", capacity)
+        need_bool("fixed", fixed)
+        self.capacity, self.fixed, self.length = capacity, fixed, 0
+        self._keys: Tensor | None = None  # B G capacity d
+        self._values: Tensor | None = None  # B G capacity dv
+
+    @property
+    def keys(self) -> Float[Tensor, "B G S d"]:
+        """The keys so far, a view: it changes when the cache does."""
+        return self._filled().narrow(2, 0, self.length)
+
+    @property
+    def values(self) -> Float[Tensor, "B G S dv"]:
+        """The values so far, a view."""
+        self._filled()
+        return self._values.narrow(2, 0, self.length)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside, used or not."""
+        return 0 if self._keys is None else self._keys.nbytes + self._values.nbytes
+
+    def append(
+        self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
+    ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
+        """Add a chunk of L tokens and give back everything so far, the chunk included.
+
+        Raises: TypeError or ValueError if the chunk does not fit what is there; ValueError if the
+            cache is fixed and full, or if a gradient would be lost.
+        """
+        self._check(key, value)
+        if self._keys is None:
+            self._allocate(key, value)
+        needed = self.length + key.shape[2]
+        if needed > self.capacity:
+            self._grow(needed)
+        self._keys.narrow(2, self.length, key.shape[2]).copy_(key)
+        self._values.narrow(2, self.length, key.shape[2]).copy_(value)
+        self.length = needed
+        return self.keys, self.values
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows of the batch, in this order; a row may be named twice (beam search).
+
+        Raises: TypeError or ValueError for rows that are no such numbers.
+        """
+        need_integer_tensor("rows", rows)
+        if rows.ndim != 1:
+            raise complain(ValueError, "rows", f"shape {shape_of(rows)}", "1 axis")
+        batch = self._filled().shape[0]
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < batch:
+            raise complain(ValueError, "rows", rows.tolist(), f"numbers from 0 to {batch - 1}")
+        self._keys, self._values = self._keys[rows], self._values[rows]
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens.
+
+        Raises: TypeError or ValueError for a length that is not in 0 to the present one.
+        """
+        need_count("length", length, least=0)
+        if length > self.length:
+            raise complain(ValueError, "length", length, f"at most {self.length}, what is there")
+        self.length = length
+
+    def _filled(self) -> Tensor:
+        if self._keys is None:
+            raise RuntimeError("the cache is empty: append keys and values first")
+        return self._keys
+
+    def _allocate(self, key: Tensor, value: Tensor) -> None:
+        self.capacity = max(self.capacity, key.shape[2])
+        if self.fixed:  # nothing will follow
+            self.capacity = key.shape[2]
+        self._keys = key.new_empty(*key.shape[:2], self.capacity, key.shape[3])
+        self._values = value.new_empty(*value.shape[:2], self.capacity, value.shape[3])
+
+    def _grow(self, needed: int) -> None:
+        self.capacity = max(needed, 2 * self.capacity)
+        for name in ("_keys", "_values"):
+            old = getattr(self, name)
+            new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
+            new[:, :, : self.length] = old[:, :, : self.length]
+            setattr(self, name, new)
+
+    def _check(self, key: Tensor, value: Tensor) -> None:
+        for name, tensor in (("key", key), ("value", value)):
+            need_float_tensor(name, tensor)
+            if tensor.ndim != 4:
+                raise complain(
+                    ValueError, name, f"shape {shape_of(tensor)}", "4 axes: (B, G, L, d)"
+                )
+            if tensor.requires_grad and torch.is_grad_enabled():
+                wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
+                raise complain(ValueError, name, "a tensor that requires one", wanted)
+        if key.shape[:3] != value.shape[:3]:
+            wanted = f"key's batch, heads and length {tuple(key.shape[:3])}"
+            raise complain(ValueError, "value", f"shape {shape_of(value)}", wanted)
+        if self._keys is None:
+            return
+        if self.fixed and self.length:
+            raise complain(ValueError, "key", f"{key.shape[2]} more", "none: the cache is fixed")
+        for name, tensor, old in (("key", key, self._keys), ("value", value, self._values)):
+            if tensor.dtype != old.dtype:
+                raise complain(TypeError, name, tensor.dtype, f"the cache's dtype {old.dtype}")
+            if (*tensor.shape[:2], tensor.shape[3]) != (*old.shape[:2], old.shape[3]):
+                b, g, _, d = old.shape
+                raise complain(
+                    ValueError, name, f"shape {shape_of(tensor)}", f"({b}, {g}, any, {d})"
+                )
+
+
+class LayerCache:
+    """What one decoder layer keeps: its own keys and values, and those of the encoder's output."""
+
+    def __init__(self, capacity: int) -> None:
+        self.own = KeyValueCache(capacity=capacity)
+        self.cross = KeyValueCache(fixed=True)  # stays empty in a model without an encoder
+
+    @property
+    def filled(self) -> list[KeyValueCache]:
+        """Those that hold something."""
+        return [cache for cache in (self.own, self.cross) if cache.length]
+
+
+class DecoderCache:
+    """The caches of a whole decoder, and which of the tokens so far are real (not padding).
+
+    Rows of a batch may have different lengths: pad a chunk left or right; padded places are hidden
+    from every later token, and a token's position counts the real tokens before it.
+
+    Shapes: real (B, S), True for a real token, S tokens so far; None before the first call.
+    Source: chapter 5.
+    """
+
+    def __init__(self, num_layers: int, *, capacity: int = 64) -> None:
+        need_count("num_layers", num_layers)
+        need_count("capacity", capacity)
+        self.layers = [LayerCache(capacity) for _ in range(num_layers)]
+        self.real: Bool[Tensor, "B S"] | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens have been seen, padding included."""
+        return 0 if self.real is None else self.real.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside in all layers."""
+        return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
+
+    def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
+        """Note which tokens of a new chunk are real; give back those of all tokens so far."""
+        if self.real is not None and self.real.shape[0] != real.shape[0]:
+            wanted = f"{self.real.shape[0]} rows, as the chunks before"
+            raise complain(ValueError, "target", f"{real.shape[0]} rows", wanted)
+        self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
+        return self.real
+
+    def select(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these rows of the batch, in this order, in every layer."""
+        if self.real is None:
+            raise RuntimeError("the cache is empty: decode something first")
+        for layer in self.layers:
+            for cache in layer.filled:
+                cache.select(rows)
+        self.real = self.real[rows]
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens, in every layer."""
+        for layer in self.layers:
+            layer.own.truncate(length)
+        self.real = self.real[:, :length]

@@ -1,0 +1,201 @@
+"""The feed-forward network: each token alone, widened, bent and narrowed again."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import complain, need_bool, need_count, need_float_tensor, need_probability, shape_of
+
+__all__ = ["ConvFeedForward", "FeedForward", "gated_width", "gelu", "gelu_tanh", "relu", "silu"]
+
+# --- The bends ------------------------------------------------------------------------------------
+
+
+def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """Keep what is above 0: max(0, x), with slope 0 at 0.
+
+    Shapes: any -> the same.
+    Raises: TypeError if x is no floating point tensor.
+    Source: Nair and Hinton 2010.
+
+    >>> relu(torch.tensor([-2.0, 0.0, 3.0]))
+    tensor([0., 0., 3.])
+    """
+    need_float_tensor("x", x)
+    return x.masked_fill(x <= 0, 0.0)
+
+
+def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """Weigh x by the chance that a standard normal number is below it: x Phi(x).
+
+    Shapes: any -> the same.
+    Raises: TypeError if x is no floating point tensor.
+    Source: Hendrycks and Gimpel 2016, section 2.
+
+    >>> gelu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    need_float_tensor("x", x)
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """GELU with a tanh for the normal distribution, off by less than 0.0005: what GPT-2 uses.
+
+    Shapes: any -> the same.
+    Raises: TypeError if x is no floating point tensor.
+    Source: Hendrycks and Gimpel 2016, section 2.
+    """
+    need_float_tensor("x", x)
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def silu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """Weigh x by its own sigmoid: x / (1 + exp(-x)), also called Swish.
+
+    Shapes: any -> the same.
+    Raises: TypeError if x is no floating point tensor.
+    Source: Hendrycks and Gimpel 2016, section 4; Ramachandran et al. 2017.
+
+    >>> silu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
+    tensor([-0.2689,  0.0000,  0.7311])
+    """
+    need_float_tensor("x", x)
+    return x * torch.sigmoid(x)
+
+
+# The same functions as torch's kernels, which the layers call.
+ACTIVATIONS = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "swiglu": functional.silu,  # the gate is what makes it SwiGLU
+}
+
+# --- The network ----------------------------------------------------------------------------------
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a bend between: narrow(activation(widen(x))), the same for every token.
+
+    With "swiglu" a third map, `gate`, decides how much of each widened number passes:
+    narrow(silu(gate(x)) x widen(x)). Dropout acts on the wide numbers, while training only.
+
+    Shapes: (*batch, D) -> (*batch, D), by way of (*batch, d_ff).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, equation 2; GELU: Hendrycks and Gimpel 2016; SwiGLU: Shazeer 2020,
+        equation 6.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str = "relu",
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        need_count("d_model", d_model)
+        need_count("d_ff", d_ff)
+        need_activation(activation)
+        need_bool("bias", bias)
+        need_probability("dropout", dropout)
+        self.widen = self.linear_map(d_model, d_ff, bias)
+        self.gate = self.linear_map(d_model, d_ff, bias) if activation == "swiglu" else None
+        self.narrow = self.linear_map(d_ff, d_model, bias)
+        self.dropout = nn.Dropout(dropout)
+        self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
+
+    @staticmethod
+    def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
+        """A layer that takes d_in numbers of a token to d_out."""
+        return nn.Linear(d_in, d_out, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """Transform each token alone."""
+        need_float_tensor("x", x)
+        if x.ndim < 1 or x.shape[-1] != self.d_model:
+            wanted = f"width {self.d_model} in the last axis"
+            raise complain(ValueError, "x", f"shape {shape_of(x)}", wanted)
+        return self.transform(x)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Widen, bend, narrow, once the shape is known to fit."""
+        bend = ACTIVATIONS[self.activation]
+        wide = self.widen(x)  # *batch d_ff
+        wide = bend(wide) if self.gate is None else bend(self.gate(x)) * wide
+        return self.narrow(self.dropout(wide))  # *batch D
+
+
+class ConvFeedForward(FeedForward):
+    """The same network as convolutions with a kernel of one token: a window that sees no neighbor.
+
+    The layers are nn.Conv1d, which wants the numbers of a token in the last axis but one. All
+    tokens of all samples stand in one row, since no window reaches from one to the next.
+
+    Shapes: (*batch, D) -> (*batch, D), by way of (d_ff, tokens).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.3, "two convolutions with kernel size 1".
+    """
+
+    @staticmethod
+    def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
+        """A layer that takes d_in numbers of a token to d_out."""
+        return nn.Conv1d(d_in, d_out, kernel_size=1, bias=bias)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Widen, bend, narrow, with the tokens in the last axis."""
+        if not x.numel():
+            return x.clone()  # nn.Conv1d refuses a row without tokens
+        row = x.reshape(-1, self.d_model).T  # D tokens
+        return super().transform(row).T.reshape(x.shape)  # *batch D
+
+    @classmethod
+    def from_linear(cls, theirs: FeedForward) -> ConvFeedForward:
+        """The same weights, each matrix with a third axis of size 1.
+
+        Raises: TypeError if `theirs` is no FeedForward.
+        """
+        if not isinstance(theirs, FeedForward):
+            raise complain(TypeError, "theirs", type(theirs).__name__, "a FeedForward")
+        options = {"activation": theirs.activation, "bias": theirs.narrow.bias is not None}
+        ours = cls(theirs.d_model, theirs.d_ff, **options, dropout=theirs.dropout.p)
+        ours.to(theirs.narrow.weight).train(theirs.training)
+        with torch.no_grad():
+            for parameter, weight in zip(ours.parameters(), theirs.parameters(), strict=True):
+                parameter.copy_(weight.view_as(parameter))
+        return ours
+
+
+def gated_width(d_ff: int, *, multiple: int = 1) -> int:
+    """The inner width at which three matrices have no more weights than two of width d_ff.
+
+    That is 2/3 of d_ff, rounded down, then up to a multiple (which may exceed it a little).
+
+    Raises: TypeError or ValueError that name the argument.
+    Source: Shazeer 2020, section 3; the rounding: Touvron et al. 2023, Llama.
+
+    >>> gated_width(2048), gated_width(4 * 4096, multiple=256)
+    (1365, 11008)
+    """
+    need_count("d_ff", d_ff, least=2)
+    need_count("multiple", multiple)
+    return -(-(2 * d_ff // 3) // multiple) * multiple
+
+
+def need_activation(activation: Any) -> None:
+    """Raise unless the activation is the name of one that the layers know."""
+    if not isinstance(activation, str):
+        raise complain(TypeError, "activation", type(activation).__name__, "a string")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise complain(ValueError, "activation", repr(activation), f"one of {known}")

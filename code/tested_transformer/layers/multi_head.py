@@ -1,0 +1,208 @@
+"""Multi-head attention: several small attentions side by side, computed in one product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..errors import (
+    complain,
+    need_bool,
+    need_count,
+    need_float_tensor,
+    need_probability,
+    need_rank,
+    shape_of,
+)
+from ..functional.attention import attention
+from .cache import KeyValueCache
+
+__all__ = ["MultiHeadAttention", "join_heads", "split_heads"]
+
+
+def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H L d"]:
+    """Cut each token's numbers into heads: head h gets the h-th run of d = D / H neighbors.
+
+    The axes must be cut first and turned second. Cutting straight to (B, H, L, d) has the right
+    shape and mixes the tokens.
+
+    Shapes: (B, L, D) -> (B, H, L, d), D = H d.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.2.2.
+    """
+    need_sequence("x", x)
+    need_count("num_heads", num_heads)
+    if x.shape[-1] % num_heads:
+        wanted = f"a width that {num_heads} heads divide"
+        raise complain(ValueError, "x", f"shape {shape_of(x)}", wanted)
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
+    """Put the heads of each token side by side: the way back from `split_heads`.
+
+    Shapes: (B, H, L, d) -> (B, L, H d).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.2.2, "Concat".
+    """
+    need_float_tensor("x", x)
+    need_rank("x", x, 4)
+    return x.transpose(1, 2).flatten(2)
+
+
+class MultiHeadAttention(nn.Module):
+    """H attentions side by side, each on d = D / H numbers of its own projections.
+
+    Layers `query`, `key`, `value` and `output`, made in that order. Without a context the sequence
+    attends to itself; with one it asks and the context answers. Dropout acts on the weights, while
+    training only. With num_kv_heads = G < H, neighboring query heads share a key and value head.
+
+    Shapes: x (B, L, D), context (B, S, d_context) -> (B, L, D), and the weights (B, H, L, S), after
+        dropout, with return_weights. S is L without a context, and everything so far with a cache.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        d_context: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        d_context = d_model if d_context is None else d_context
+        sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
+        for name, size in (*sizes.items(), ("d_context", d_context)):
+            need_count(name, size)
+        if d_model % num_heads:
+            wanted = f"a number that divides d_model = {d_model}"
+            raise complain(ValueError, "num_heads", num_heads, wanted)
+        if num_heads % num_kv_heads:
+            wanted = f"a number that divides num_heads = {num_heads}"
+            raise complain(ValueError, "num_kv_heads", num_kv_heads, wanted)
+        need_bool("bias", bias)
+        need_probability("dropout", dropout)
+        kv_width = d_model // num_heads * num_kv_heads
+        self.query = nn.Linear(d_model, d_model, bias=bias)
+        self.key = nn.Linear(d_context, kv_width, bias=bias)
+        self.value = nn.Linear(d_context, kv_width, bias=bias)
+        self.output = nn.Linear(d_model, d_model, bias=bias)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.dropout, self.backend = dropout, backend
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        context: Float[Tensor, "B S D_context"] | None = None,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        cache: KeyValueCache | None = None,
+        return_weights: bool = False,
+    ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Float[Tensor, "B H L S"]]:
+        """Attend, head by head, to x or to the context.
+
+        mask, bias and causal are those of `attention`: (L, S), or four axes that broadcast with
+        (B, H, L, S), where S counts every key in the cache. With a fixed cache the context is
+        projected at the first call and not looked at afterwards.
+        """
+        need_sequence("x", x, self.query.in_features)
+        query = split_heads(self.query(x), self.num_heads)  # B H L d
+        key, value = self._keys_and_values(x if context is None else context, cache)  # B G S d
+        answer = attention(
+            query, key, value, mask=mask, bias=bias, causal=causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            return_weights=return_weights, backend=self.backend,
+        )  # fmt: skip
+        heads, weights = answer if return_weights else (answer, None)
+        output = self.output(join_heads(heads))  # B L D
+        return (output, weights) if return_weights else output
+
+    def _keys_and_values(
+        self, context: Tensor, cache: KeyValueCache | None
+    ) -> tuple[Tensor, Tensor]:
+        if cache is not None and cache.fixed and cache.length:
+            return cache.keys, cache.values
+        need_sequence("context", context, self.key.in_features)
+        key = split_heads(self.key(context), self.num_kv_heads)  # B G S d
+        value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
+        return (key, value) if cache is None else cache.append(key, value)
+
+    @classmethod
+    def from_torch(cls, theirs: nn.MultiheadAttention) -> MultiHeadAttention:
+        """A copy of torch's layer, weights and all, batch first whatever theirs is.
+
+        Raises: TypeError for another class; ValueError for what this layer has no place for:
+            bias_k and bias_v, a zero key, keys and values of different widths.
+        """
+        if not isinstance(theirs, nn.MultiheadAttention):
+            wanted = "an nn.MultiheadAttention"
+            raise complain(TypeError, "theirs", type(theirs).__name__, wanted)
+        if theirs.bias_k is not None or theirs.add_zero_attn or theirs.kdim != theirs.vdim:
+            wanted = "no add_bias_kv, no add_zero_attn, and kdim equal to vdim"
+            raise complain(ValueError, "theirs", "a layer with one of these", wanted)
+        ours = cls(
+            theirs.embed_dim, theirs.num_heads, d_context=theirs.kdim,
+            bias=theirs.in_proj_bias is not None, dropout=theirs.dropout,
+        )  # fmt: skip
+        ours = ours.to(theirs.out_proj.weight).train(theirs.training)
+        with torch.no_grad():
+            for mine, yours in ours.pairs_with(theirs):
+                mine.copy_(yours)
+        return ours
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """A copy as torch's layer, batch first.
+
+        Raises: ValueError with grouped heads, which torch's layer does not have.
+        """
+        if self.num_kv_heads != self.num_heads:
+            wanted = f"as many as query heads, {self.num_heads}, for torch's layer"
+            raise complain(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
+        width = self.key.in_features
+        theirs = nn.MultiheadAttention(
+            self.query.in_features, self.num_heads, dropout=self.dropout, batch_first=True,
+            bias=self.query.bias is not None, kdim=width, vdim=width,
+        )  # fmt: skip
+        theirs = theirs.to(self.query.weight).train(self.training)
+        with torch.no_grad():
+            for mine, yours in self.pairs_with(theirs):
+                yours.copy_(mine)
+        return theirs
+
+    def pairs_with(self, theirs: nn.MultiheadAttention) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every weight and bias beside its twin in torch's layer, as views of the parameters."""
+        mine = self.query, self.key, self.value, self.output
+        for linear, weight, bias in zip(mine, *parts_of_torch(theirs), strict=True):
+            yield linear.weight, weight
+            if bias is not None:
+                yield linear.bias, bias
+
+
+def parts_of_torch(theirs: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor | None]]:
+    """The four matrices and four biases of torch's layer, as views of its parameters."""
+    if theirs.in_proj_weight is None:  # keys and values of another width have matrices of their own
+        weights = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
+    else:
+        weights = list(theirs.in_proj_weight.chunk(3))
+    biases = [None] * 3 if theirs.in_proj_bias is None else list(theirs.in_proj_bias.chunk(3))
+    return [*weights, theirs.out_proj.weight], [*biases, theirs.out_proj.bias]
+
+
+def need_sequence(name: str, x: Any, width: int | None = None) -> None:
+    """Raise unless x is a floating point tensor (B, L, D), of that width where one is given."""
+    need_float_tensor(name, x)
+    need_rank(name, x, 3)
+    if width is not None and x.shape[-1] != width:
+        raise complain(ValueError, name, f"shape {shape_of(x)}", f"width {width} in the last axis")

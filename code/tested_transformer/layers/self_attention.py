@@ -1,0 +1,126 @@
+"""Self-attention: queries, keys and values are three views of one sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..errors import (
+    complain,
+    need_bool,
+    need_count,
+    need_float_tensor,
+    need_probability,
+    need_rank,
+    shape_of,
+)
+from ..functional.attention import attention
+
+__all__ = ["SelfAttention", "self_attention"]
+
+OutputAndMaybeWeights = (
+    Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L L"]]
+)
+
+
+def self_attention(
+    x: Float[Tensor, "*batch L D"],
+    w_query: Float[Tensor, "D d"],
+    w_key: Float[Tensor, "D d"],
+    w_value: Float[Tensor, "D dv"],
+    **options: Any,
+) -> OutputAndMaybeWeights:
+    """Let each token of a sequence look at all tokens of the same sequence.
+
+    output = softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value)
+
+    Shapes: x (*batch, L, D), w_query and w_key (D, d), w_value (D, dv) -> (*batch, L, dv), and the
+        weights (*batch, L, L) with return_weights. The options are those of `attention`.
+    Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape; for the options as
+        `attention`.
+    Source: Vaswani et al. 2017, section 3.2.1, with Q, K and V from one sequence (section 3.2.3).
+
+    >>> import torch
+    >>> x, eye = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.eye(2)
+    >>> self_attention(x, eye, eye, eye).tolist()  # equal tokens: a plain mean
+    [[1.0, 0.0], [1.0, 0.0]]
+    """
+    need_tokens(x)
+    for name, matrix in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value)):
+        need_projection(name, matrix, x)
+    return attention(x @ w_query, x @ w_key, x @ w_value, **options)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention whose three projections are learned: layers `query`, `key` and `value`.
+
+    The layers are made in that order, so a seed gives the same weights everywhere. Dropout acts on
+    the attention weights, while training only.
+
+    Shapes: x (*batch, L, d_in) -> (*batch, L, d_value), and the weights (*batch, L, L), after
+        dropout, with return_weights. d_value defaults to d_out. mask and causal as in `attention`.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.2; the order of the layers as in the source notes, 004.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        d_value: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        d_value = d_out if d_value is None else d_value
+        for name, size in (("d_in", d_in), ("d_out", d_out), ("d_value", d_value)):
+            need_count(name, size)
+        need_bool("bias", bias)
+        need_probability("dropout", dropout)
+        self.query = nn.Linear(d_in, d_out, bias=bias)
+        self.key = nn.Linear(d_in, d_out, bias=bias)
+        self.value = nn.Linear(d_in, d_value, bias=bias)
+        self.dropout = dropout
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch L D"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        causal: bool = False,
+        return_weights: bool = False,
+    ) -> OutputAndMaybeWeights:
+        """Project x three times and attend."""
+        need_tokens(x, self.query.in_features)
+        return attention(
+            self.query(x),  # *batch L d
+            self.key(x),  # *batch L d
+            self.value(x),  # *batch L dv
+            mask=mask,
+            causal=causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            return_weights=return_weights,
+        )
+
+
+def need_tokens(x: Any, width: int | None = None) -> None:
+    """Raise unless x is a floating point tensor (*batch, L, D), of width D where one is given."""
+    need_float_tensor("x", x)
+    if x.ndim < 2:
+        raise complain(ValueError, "x", f"shape {shape_of(x)}", "at least 2 axes: (*batch, L, D)")
+    if width is not None and x.shape[-1] != width:
+        raise complain(ValueError, "x", f"shape {shape_of(x)}", f"width {width} in the last axis")
+
+
+def need_projection(name: str, matrix: Any, x: Tensor) -> None:
+    """Raise unless the matrix has two axes, x's dtype, and as many rows as x is wide."""
+    need_float_tensor(name, matrix)
+    need_rank(name, matrix, 2)
+    if matrix.dtype != x.dtype:
+        raise complain(TypeError, name, matrix.dtype, f"x's dtype {x.dtype}")
+    if matrix.shape[0] != x.shape[-1]:
+        wanted = f"{x.shape[-1]} rows, the width of x"
+        raise complain(ValueError, name, f"shape {shape_of(matrix)}", wanted)

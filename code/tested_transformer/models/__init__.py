@@ -1,0 +1,1 @@
+"""Whole models, a family per file."""

@@ -1,0 +1,173 @@
+"""Copies between this package's Transformer and torch's nn.Transformer, weight by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import complain, shape_of
+
+ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
+FROM_TORCH = {
+    "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff", "dropout",
+    "activation", "bias", "wiring", "norm", "norm_eps", "final_norm", "source_vocab",
+    "target_vocab", "tied_output", "output_bias",
+}  # fmt: skip
+
+
+def transformer_from_torch(
+    cls: type, theirs: Any, embedding: Any, generator: Any, changes: dict[str, Any]
+) -> nn.Module:
+    """See Transformer.from_torch."""
+    if not isinstance(theirs, nn.Transformer):
+        raise complain(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
+    tables = _tables(theirs, embedding)
+    _check_generator(generator, tables[-1])
+    config = _config(theirs, tables, generator, changes)
+    ours = cls(config).to(tables[0].weight).train(theirs.training)
+    with torch.no_grad():
+        for mine, yours in stack_pairs(ours, theirs):
+            mine.copy_(yours)
+        ours.source_embedding.table.weight.copy_(tables[0].weight)
+        ours.target_embedding.table.weight.copy_(tables[-1].weight)
+        if generator is not None:
+            ours.output.weight.copy_(generator.weight)
+            if generator.bias is not None:
+                ours.output.bias.copy_(generator.bias)
+    return ours
+
+
+def _tables(theirs: nn.Transformer, embedding: Any) -> tuple[nn.Embedding, ...]:
+    """The tables as a tuple: one for both languages, or two."""
+    tables = embedding if isinstance(embedding, tuple) else (embedding,)
+    if len(tables) not in (1, 2) or not all(isinstance(t, nn.Embedding) for t in tables):
+        wanted = "an nn.Embedding, or a tuple of two"
+        raise complain(TypeError, "embedding", type(embedding).__name__, wanted)
+    for table in tables:
+        if table.embedding_dim != theirs.d_model:
+            came, wanted = f"shape {shape_of(table.weight)}", f"width {theirs.d_model}, as theirs"
+            raise complain(ValueError, "embedding", came, wanted)
+    return tables[:1] if tables[0] is tables[-1] else tables
+
+
+def _check_generator(generator: Any, table: nn.Embedding) -> None:
+    """Raise unless the output layer is None or gives one number for each row of the table."""
+    if generator is None:
+        return
+    if not isinstance(generator, nn.Linear):
+        raise complain(TypeError, "generator", type(generator).__name__, "an nn.Linear or None")
+    if generator.weight.shape != table.weight.shape:
+        came = f"a weight of shape {shape_of(generator.weight)}"
+        wanted = f"the target table's shape {shape_of(table.weight)}"
+        raise complain(ValueError, "generator", came, wanted)
+
+
+def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
+    """See Transformer.to_torch."""
+    config = ours.config
+    wanted = {"wiring": ("post", "pre"), "norm": ("layer",), "activation": tuple(ACTIVATIONS)}
+    for name, known in wanted.items():
+        if getattr(config, name) not in known:
+            came = repr(getattr(config, name))
+            raise complain(ValueError, name, came, f"{' or '.join(known)} for torch's class")
+    sizes = {"d_model": config.d_model, "nhead": config.num_heads}
+    options = {
+        "dim_feedforward": config.d_ff, "dropout": config.dropout, "bias": config.bias,
+        "activation": ACTIVATIONS[config.activation], "layer_norm_eps": config.norm_eps,
+        "batch_first": True, "norm_first": config.wiring == "pre",
+    }  # fmt: skip
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    encoder = nn.TransformerEncoder(  # torch's own would warn of nested tensors that it can not use
+        nn.TransformerEncoderLayer(**sizes, **options), layers[0], _torch_norm(config),
+        enable_nested_tensor=False,
+    )  # fmt: skip
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(**sizes, **options), layers[1], _torch_norm(config)
+    )
+    theirs = nn.Transformer(
+        **sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    )
+    theirs = theirs.to(ours.output.weight).train(ours.training)
+    with torch.no_grad():
+        for mine, yours in stack_pairs(ours, theirs):
+            yours.copy_(mine)
+    return theirs
+
+
+def _config(
+    theirs: nn.Transformer, tables: tuple, generator: nn.Linear | None, changes: dict
+) -> Any:
+    """The configuration that torch's modules show, with the changes."""
+    from .transformer import TransformerConfig
+
+    taken = sorted(FROM_TORCH & changes.keys())
+    if taken:
+        raise complain(ValueError, "changes", ", ".join(taken), "no field that torch's modules fix")
+    unknown = sorted(changes.keys() - {f.name for f in fields(TransformerConfig)})
+    if unknown:
+        wanted = "fields of TransformerConfig"
+        raise complain(ValueError, "changes", ", ".join(unknown), wanted)
+    if (theirs.encoder.norm is None) != (theirs.decoder.norm is None):
+        raise complain(ValueError, "theirs", "a final norm in one stack", "one in both, or in none")
+    first = theirs.encoder.layers[0]
+    found = [name for name, function in ACTIVATIONS.items() if first.activation is function]
+    if not found:
+        wanted = " or ".join(ACTIVATIONS)
+        raise complain(ValueError, "theirs", f"the activation {first.activation}", wanted)
+    tied = generator is None or generator.weight is tables[-1].weight
+    return TransformerConfig(
+        source_vocab=tables[0].num_embeddings,
+        target_vocab=None if len(tables) == 1 else tables[1].num_embeddings,
+        d_model=theirs.d_model,
+        num_heads=theirs.nhead,
+        num_encoder_layers=len(theirs.encoder.layers),
+        num_decoder_layers=len(theirs.decoder.layers),
+        d_ff=first.linear1.out_features,
+        dropout=first.dropout.p,
+        activation=found[0],
+        bias=first.linear1.bias is not None,
+        wiring="pre" if first.norm_first else "post",
+        norm_eps=first.norm1.eps,
+        final_norm=theirs.encoder.norm is not None,
+        tied_output=tied,
+        output_bias=generator is not None and generator.bias is not None,
+        **{"pad_id": tables[0].padding_idx} | changes,
+    )
+
+
+def _torch_norm(config: Any) -> nn.LayerNorm | None:
+    """The norm at the end of a stack, which torch's own constructor always makes."""
+    if not config.final_norm:
+        return None
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)
+
+
+def stack_pairs(ours: nn.Module, theirs: nn.Transformer) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every parameter of the two stacks beside its twin in torch's."""
+    for mine, yours in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layer, twin in zip(mine.layers, yours.layers, strict=True):
+            yield from layer_pairs(layer, twin)
+        if mine.norm is not None:
+            yield from _same(mine.norm, yours.norm)
+
+
+def layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every parameter of an encoder or decoder layer beside its twin in torch's."""
+    yield from layer.attention.pairs_with(twin.self_attn)
+    if hasattr(layer, "cross_attention"):
+        yield from layer.cross_attention.pairs_with(twin.multihead_attn)
+    yield from _same(layer.feed_forward.widen, twin.linear1)
+    yield from _same(layer.feed_forward.narrow, twin.linear2)
+    for number, residual in enumerate(layer.residuals, start=1):
+        yield from _same(residual.norm, getattr(twin, f"norm{number}"))
+
+
+def _same(mine: nn.Module, yours: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    yield mine.weight, yours.weight
+    if mine.bias is not None:
+        yield mine.bias, yours.bias

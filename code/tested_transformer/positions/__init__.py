@@ -1,0 +1,1 @@
+"""How a model learns where a token stands, a scheme per file."""

@@ -1,0 +1,55 @@
+"""Learned positions: an embedding for each position, as in BERT and GPT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import (
+    complain,
+    need_count,
+    need_integer_tensor,
+)
+
+__all__ = ["LearnedPositions"]
+
+
+class LearnedPositions(nn.Module):
+    """A table with one trained row a position, and no answer past its last row.
+
+    The parameter `weight` (max_length, D) starts as small noise, of standard deviation 0.02.
+
+    Shapes: (*batch, L) -> (*batch, L, D).
+    Raises: TypeError or ValueError that name the argument; ValueError for a position below 0 or
+        not below max_length.
+    Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section 3.
+    """
+
+    def __init__(self, max_length: int, d_model: int) -> None:
+        super().__init__()
+        need_count("max_length", max_length)
+        need_count("d_model", d_model)
+        self.weight = nn.Parameter(torch.empty(max_length, d_model).normal_(std=0.02))
+
+    def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
+        """The rows of these positions."""
+        need_indices("positions", positions, len(self.weight))
+        return functional.embedding(positions, self.weight)
+
+
+def need_indices(argument: str, indices: Any, size: int) -> None:
+    """Raise unless all indices name a row of a table of that size.
+
+    It looks at the values: on a GPU a wrong index would otherwise kill the process.
+    """
+    need_integer_tensor(argument, indices)
+    if indices.is_meta or torch.compiler.is_compiling() or not indices.numel():
+        return
+    low, high = (int(end) for end in indices.aminmax())
+    if low < 0 or high >= size:
+        came = low if low < 0 else high
+        raise complain(ValueError, argument, came, f"0 to {size - 1}: the table has {size} rows")

@@ -1,0 +1,138 @@
+"""Relative positions: an embedding for each distance between query and key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..errors import (
+    complain,
+    need_count,
+    need_float_tensor,
+    need_probability,
+    need_rank,
+    shape_of,
+)
+from ..functional.attention import attention
+
+__all__ = ["RelativeAttention", "relative_attention", "relative_distances"]
+
+
+def relative_distances(
+    num_queries: int, num_keys: int, max_distance: int, *, device: Any = None
+) -> Int[Tensor, "L S"]:
+    """Which row of a table belongs to each pair: the key's place less the query's, clipped, made >= 0.
+
+    Entry (i, j) is clip(j - p, -K, K) + K, where p = i + S - L is the query's place (the last query
+    stands at the last key) and K is max_distance.
+
+    Shapes: numbers -> (L, S), entries 0 ... 2K.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Shaw et al. 2018, section 3.2.
+
+    >>> relative_distances(3, 3, 1)
+    tensor([[1, 2, 2],
+            [0, 1, 2],
+            [0, 0, 1]])
+    """
+    need_count("num_queries", num_queries, least=0)
+    need_count("num_keys", num_keys, least=0)
+    need_count("max_distance", max_distance, least=0)
+    queries = torch.arange(num_queries, device=device) + num_keys - num_queries
+    distances = torch.arange(num_keys, device=device) - queries[:, None]  # L S
+    return distances.clamp(-max_distance, max_distance) + max_distance
+
+
+def relative_attention(
+    query: Float[Tensor, "*batch L d"],
+    key: Float[Tensor, "*kv_batch S d"],
+    value: Float[Tensor, "*kv_batch S dv"],
+    key_table: Float[Tensor, "rows d"],
+    value_table: Float[Tensor, "rows dv"] | None = None,
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    causal: bool = False,
+    dropout_p: float = 0.0,
+    return_weights: bool = False,
+) -> Any:
+    """Attention in which a pair's distance has a vector of its own, added to its key and its value.
+
+    softmax(q_i . (k_j + a_ij) / sqrt(d)) (v_j + b_ij), where a_ij and b_ij are the tables' rows for
+    the distance of j from i, clipped to K; the tables have 2K + 1 rows. The sums are split, so that
+    no tensor of L x S vectors is made: each query meets each row of the key table once, and the
+    weights are summed by distance before they meet the value table.
+
+    Shapes: query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv), tables (2K + 1, d) and
+        (2K + 1, dv) -> (*batch, L, dv) [, weights (*batch, L, S)].
+    Raises: TypeError or ValueError that name the argument.
+    Source: Shaw et al. 2018, equations 3 to 5, and the split of section 3.3.
+    """
+    need_tables(query, key, value, key_table, value_table)
+    max_distance = len(key_table) // 2
+    picks = relative_distances(
+        query.shape[-2], key.shape[-2], max_distance, device=query.device
+    ).expand(*query.shape[:-1], -1)  # *batch L S
+    by_row = query @ key_table.mT * query.shape[-1] ** -0.5  # *batch L 2K+1
+    bias = by_row.gather(-1, picks)  # *batch L S
+    output, weights = attention(
+        query, key, value, mask=mask, bias=bias, causal=causal, dropout_p=dropout_p,
+        return_weights=True,
+    )  # fmt: skip
+    if value_table is not None:
+        by_distance = torch.zeros_like(by_row).scatter_add(-1, picks, weights)  # *batch L 2K+1
+        output = output + by_distance @ value_table
+    return (output, weights) if return_weights else output
+
+
+class RelativeAttention(nn.Module):
+    """`relative_attention` with tables of its own, shared by all heads and all samples.
+
+    Parameters `key_table` and `value_table` (2K + 1, d), small noise at the start.
+
+    Shapes: query (*batch, L, d), key and value (*batch, S, d) -> (*batch, L, d); options as in
+        `relative_attention`.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Shaw et al. 2018, section 3.2.
+    """
+
+    def __init__(self, d_head: int, max_distance: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        need_count("d_head", d_head)
+        need_count("max_distance", max_distance, least=0)
+        need_probability("dropout", dropout)
+        rows = 2 * max_distance + 1
+        self.key_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
+        self.value_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """Attend, with the distances in mind."""
+        dropout_p = self.dropout if self.training else 0.0
+        return relative_attention(
+            query, key, value, self.key_table, self.value_table, dropout_p=dropout_p, **options
+        )
+
+
+def need_tables(query: Any, key: Any, value: Any, key_table: Any, value_table: Any) -> None:
+    """Raise unless the tables fit: 2K + 1 rows, as wide as the keys and the values."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        need_float_tensor(name, tensor)
+        if tensor.ndim < 2:
+            raise complain(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
+    need_float_tensor("key_table", key_table)
+    tables = {"key_table": (key_table, query.shape[-1])}
+    if value_table is not None:
+        need_float_tensor("value_table", value_table)
+        tables["value_table"] = value_table, value.shape[-1]
+    for name, (table, width) in tables.items():
+        need_rank(name, table, 2)
+        rows = len(key_table)
+        if table.shape != (rows, width) or rows % 2 == 0:
+            rows += rows % 2 == 0
+            came, wanted = f"shape {shape_of(table)}", f"({rows}, {width}), an odd number of rows"
+            raise complain(ValueError, name, came, wanted)
+        if table.dtype != query.dtype:
+            raise complain(TypeError, name, table.dtype, f"query's dtype {query.dtype}")

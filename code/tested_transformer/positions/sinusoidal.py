@@ -1,0 +1,143 @@
+"""Sinusoidal positions."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..errors import (
+    complain,
+    need_count,
+    need_integer_tensor,
+    need_positive,
+)
+
+__all__ = ["SinusoidalPositions", "shift_matrix", "sinusoidal_positions"]
+
+LAYOUTS = ("interleaved", "halves")
+
+# --- Sinusoids ------------------------------------------------------------------------------------
+
+
+def sinusoidal_positions(
+    positions: Int[Tensor, "*batch"],
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "*batch D"]:
+    """One vector a position: the sine and cosine of D/2 angles, the i-th of them pos / base^(2i/D).
+
+    layout: "interleaved" puts each cosine beside its sine (the paper), "halves" all sines before all
+    cosines (Marian). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
+    large. Angles are made in float64: in float32 the numbers around 100,000 lie 1/128 apart, and the
+    sine of such an angle is as wrong.
+
+    Shapes: (*batch) -> (*batch, D).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.5.
+
+    >>> sinusoidal_positions(torch.tensor([0, 1]), 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+    need_integer_tensor("positions", positions)
+    need_floating("dtype", dtype)
+    angles = positions.double().unsqueeze(-1) * frequencies(d_model, base).to(positions.device)
+    sines, cosines = angles.sin(), angles.cos()  # *batch ceil(D/2)
+    if need_layout(layout) == "halves":
+        return torch.cat((sines, cosines), -1)[..., :d_model].to(dtype)
+    return torch.stack((sines, cosines), -1).flatten(-2)[..., :d_model].to(dtype)
+
+
+def frequencies(d_model: int, base: float = 10000.0) -> Float[Tensor, " pairs"]:
+    """How far each pair of sine and cosine turns from a position to the next, in radians.
+
+    1 / base^(2i/D) for i = 0 ... ceil(D/2) - 1, in float64: 1 for the first pair, close to 1/base
+    for the last.
+
+    Shapes: a number -> (ceil(D/2)).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    need_count("d_model", d_model)
+    need_positive("base", base)
+    columns = torch.arange(0, d_model, 2, dtype=torch.float64)  # 2i
+    return base ** (-columns / d_model)
+
+
+def shift_matrix(
+    offset: int,
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "D D"]:
+    """The matrix R that moves any position: R PE(pos) = PE(pos + offset), whatever pos is.
+
+    Each pair (sine, cosine) turns by its own angle, offset x frequency. A sine without its cosine
+    can not be turned, so D must be even.
+
+    Shapes: numbers -> (D, D).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.5, the sentence about a fixed offset k.
+    """
+    need_whole("offset", offset)
+    need_floating("dtype", dtype)
+    angles = offset * frequencies(d_model, base)
+    if d_model % 2:
+        raise complain(ValueError, "d_model", d_model, "an even number: each sine needs its cosine")
+    halves = need_layout(layout) == "halves"
+    sine = torch.arange(d_model // 2) * (1 if halves else 2)  # the columns of the sines
+    cosine = sine + (d_model // 2 if halves else 1)
+    turn = torch.zeros(d_model, d_model, dtype=torch.float64)
+    turn[sine, sine] = turn[cosine, cosine] = angles.cos()
+    turn[sine, cosine] = angles.sin()  # sin(a + b) = sin a cos b + cos a sin b
+    turn[cosine, sine] = -angles.sin()  # cos(a + b) = cos a cos b - sin a sin b
+    return turn.to(dtype)
+
+
+class SinusoidalPositions(nn.Module):
+    """`sinusoidal_positions` as a layer without parameters; its dtype is the module's.
+
+    Shapes: (*batch, L) -> (*batch, L, D).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+
+    def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+        super().__init__()
+        frequencies(d_model, base)  # complains about both
+        self.d_model, self.base, self.layout = d_model, base, need_layout(layout)
+        self.register_buffer("like", torch.empty(0), persistent=False)  # follows .to(dtype)
+
+    def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
+        """The vectors of these positions."""
+        return sinusoidal_positions(
+            positions, self.d_model, base=self.base, layout=self.layout, dtype=self.like.dtype
+        )
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def need_layout(layout: object) -> str:
+    """The layout itself. Raises: ValueError unless it is a known one."""
+    if layout not in LAYOUTS:
+        raise complain(ValueError, "layout", repr(layout), '"interleaved" or "halves"')
+    return layout
+
+
+def need_floating(argument: str, dtype: object) -> None:
+    """Raise TypeError unless dtype is a floating point dtype."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise complain(TypeError, argument, dtype, "a floating point dtype")
+
+
+def need_whole(argument: str, value: object) -> None:
+    """Raise TypeError unless the value is an int, negative ones included."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise complain(TypeError, argument, type(value).__name__, "an int")

@@ -1,0 +1,1 @@
+"""What the reader of a chapter meets: shown code, saved parts, a model of one's own."""

@@ -1,0 +1,317 @@
+"""Keeping what a reader wrote: one readable file for each exercise that passed.
+
+Nothing is kept unless the reader has opened a folder (`open_folder`). The files are Python source, to
+be read, changed and deleted by hand; `own_model` builds a Transformer from them.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import importlib
+import inspect
+import linecache
+import math
+import os
+import re
+import symtable
+import sys
+import tempfile
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..errors import complain
+
+__all__ = ["open_folder"]
+
+VARIABLE = "TESTED_TRANSFORMER_PARTS"  # names another folder; empty: no folder, whatever there is
+FOLDER = "my_transformer"
+HEADER = """\
+# Exercise {name}: {function}, kept because it passed.
+# The last function of this file is the part. Change it, and load_parts() judges it again."""
+LATE = __future__.annotations.compiler_flag  # annotations that are not evaluated
+OF_THE_BOOK = re.compile(r"^solved_|_solution$|Solution$")  # functions of its solution cells
+MODULES = "torch torch.nn torch.nn.functional math numpy functools itertools tested_transformer"
+
+# --- The folder -----------------------------------------------------------------------------------
+
+
+def parts_folder() -> Path | None:
+    """Where parts are kept: `my_transformer` beside the notebook, or what TESTED_TRANSFORMER_PARTS says.
+
+    None if that variable is there and empty.
+    """
+    place = os.environ.get(VARIABLE, FOLDER)
+    return Path(place) if place else None
+
+
+def open_folder() -> Path:
+    """Make the folder in which `check` keeps what passes; one that is there stays as it is.
+
+    `make lab` makes it too. To keep nothing more, delete or rename the folder.
+
+    Raises: ValueError if the variable TESTED_TRANSFORMER_PARTS is empty.
+    Source: chapter 10, "Your own model".
+    """
+    folder = parts_folder()
+    if folder is None:
+        raise complain(ValueError, VARIABLE, "an empty one", "the name of a folder, or no variable")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def keep_passed(name: str, function: Any) -> str | None:
+    """Keep a function that passed, if a folder is open and the exercise is a part; say what was done.
+
+    Never raises for what the function is: what can not be kept is part of the sentence. None: there
+    was nothing to do, as for the book's own solutions.
+    """
+    folder = parts_folder()
+    if folder is None or not folder.is_dir():
+        return None
+    from .own_model import PART_EXERCISES
+
+    if name not in PART_EXERCISES or is_books(name_of(function)):
+        return None
+    path = folder / f"{name}.py"
+    try:
+        _write_part(path, source_of(name, function))
+    except NotKept as reason:
+        return f"Not kept: {reason}.{_still_there(path)}"
+    except Exception as error:  # the verdict is out: keeping must not take it back
+        return f"Not kept: {type(error).__name__}: {error}.{_still_there(path)}"
+    return f"Kept in {folder.name}/{path.name}."
+
+
+def is_books(name: str) -> bool:
+    """Whether a function or a class is named as the book names its own solutions."""
+    return not name.lower().startswith("my") and bool(OF_THE_BOOK.search(name))
+
+
+def _still_there(path: Path) -> str:
+    return " The version kept before stays." if path.exists() else ""
+
+
+def _write_part(path: Path, text: str) -> None:
+    """Write the file; what stood there, if it was another text, goes to a file that ends in .old."""
+    if path.exists():
+        before = path.read_bytes()
+        if before == text.encode():
+            return
+        replace_whole(path.with_name(path.name + ".old"), before)
+    replace_whole(path, text.encode())
+
+
+def replace_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, with these permissions."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+# --- The source of a function and of all that it uses ---------------------------------------------
+
+
+class NotKept(Exception):
+    """Why a function can not be kept, as the end of a sentence."""
+
+
+def source_of(name: str, function: Any) -> str:
+    """A file that makes this function anew: imports, constants, helpers, and the function last.
+
+    Global names are followed: a module becomes an import, a function or class of the notebook is
+    copied with all that it uses, a plain value becomes an assignment.
+
+    Raises: NotKept, a sentence that names what can not be written down.
+    """
+    function = _need_own(function)
+    found = _Gathered()
+    found.define(function.__name__, function)
+    start = HEADER.format(name=name, function=function.__name__) + found.future
+    blocks = ["\n".join(sorted(found.imports)), "\n".join(found.constants)]
+    return (
+        "\n\n".join([start, *filter(None, blocks)])
+        + "".join(f"\n\n\n{text}" for text in found.definitions)
+        + "\n"
+    )
+
+
+def name_of(function: Any) -> str:
+    """What a function or a class is called, or the class of anything else."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _need_own(function: Any) -> Any:
+    """The function behind its decorators, if it is the reader's."""
+    called = name_of(function)
+    function = inspect.unwrap(function) if callable(function) else function
+    if called == "<lambda>":
+        raise NotKept("a lambda has no name to be kept under; write it with def")
+    if not isinstance(function, FunctionType | type):
+        raise NotKept(f"{called} is no function written with def")
+    if owner := library_of(function):
+        raise NotKept(f"{called} comes from {owner}; write one of your own")
+    return function
+
+
+def library_of(value: FunctionType | type) -> str:
+    """The library in which a function or a class is defined; "" if it is the reader's."""
+    owner = str(value.__module__).split(".")[0]
+    return owner if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names) else ""
+
+
+@dataclass
+class _Gathered:
+    """What a file needs, in the order in which it was found."""
+
+    future: str = ""
+    imports: set[str] = field(default_factory=set)
+    constants: list[str] = field(default_factory=list)
+    definitions: list[str] = field(default_factory=list)
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def need(self, name: str, value: Any) -> None:
+        """Take care that the name means this value in the file."""
+        if name in self.known:
+            if not _same(self.known[name], value):
+                raise NotKept(f"two different things are called `{name}`")
+            return
+        if isinstance(value, ModuleType):
+            self.known[name] = value
+            plain = value.__name__ == name
+            self.imports.add(f"import {value.__name__}" + ("" if plain else f" as {name}"))
+        elif (text := _plain(value)) is not None:
+            self.known[name] = value
+            self.constants.append(f"{name} = {text}")
+        elif (line := _import_line(name, value)) is not None:
+            self.known[name] = value
+            self.imports.add(line)
+        elif name_of(value) == "<lambda>":
+            raise NotKept(f"it uses `{name}`, a lambda; write it with def")
+        elif isinstance(inspect.unwrap(value), FunctionType | type):
+            self.define(name, value)
+        else:
+            raise NotKept(f"it uses `{name}`, {_a(value)} of the notebook; make it inside")
+
+    def define(self, name: str, value: Any) -> None:
+        """Copy a function or a class, decorated or not, after all that it uses."""
+        value = inspect.unwrap(value)
+        own_name = value.__name__
+        if own_name in self.known and not _same(self.known[own_name], value):
+            raise NotKept(f"two different things are called `{own_name}`")
+        self.known[name] = self.known[own_name] = value
+        free = set(getattr(value.__code__, "co_freevars", ())) if _is_def(value) else set()
+        if free:
+            raise NotKept(f"{own_name} uses `{min(free)}` of the function in which it was defined")
+        text = text_of(value)
+        scope = functions_of(value)[0].__globals__
+        late = any(f.__code__.co_flags & LATE for f in functions_of(value))
+        if late:
+            self.future = "\nfrom __future__ import annotations"
+        for each in sorted(_globals_in(text) - {own_name}):
+            if each in scope:
+                self.need(each, scope[each])
+            elif not late and not hasattr(builtins, each):
+                raise NotKept(f"{own_name} uses `{each}`, which is not defined")
+        self.definitions.append(text + ("" if name == own_name else f"\n\n\n{name} = {own_name}"))
+
+
+def _same(first: Any, second: Any) -> bool:
+    return inspect.unwrap(first) is inspect.unwrap(second)
+
+
+def _is_def(value: Any) -> bool:
+    return isinstance(value, FunctionType)
+
+
+def functions_of(value: FunctionType | type) -> list[FunctionType]:
+    """The function itself, or every method of a class."""
+    if _is_def(value):
+        return [value]
+    methods = [getattr(m, "fget", None) or getattr(m, "__func__", m) for m in vars(value).values()]
+    return [f for f in map(inspect.unwrap, filter(callable, methods)) if _is_def(f)]
+
+
+def text_of(value: FunctionType | type) -> str:
+    """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if _is_def(value) else (ast.ClassDef,)
+    for function in functions_of(value):
+        code = function.__code__
+        lines = linecache.getlines(code.co_filename)
+        try:
+            tree = ast.parse("".join(lines))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, kinds) and node.name == value.__name__:
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                if first <= code.co_firstlineno <= node.end_lineno:
+                    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+    raise NotKept(f"the source of {value.__name__} is not to be found; define it in a cell")
+
+
+def _globals_in(text: str) -> set[str]:
+    """The global names that a definition reads, in annotations and default values too."""
+    top = symtable.symtable(text, "part", "exec")
+    names = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    tables = [*top.get_children()]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+    return names
+
+
+def _plain(value: Any) -> str | None:
+    """A number, a text or a container of such as source; None for anything else."""
+    if type(value) is float and not math.isfinite(value):
+        return f'float("{value}")'
+    if type(value) not in (
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        tuple,
+        list,
+        dict,
+        set,
+    ):
+        return None
+    try:
+        return repr(value) if ast.literal_eval(repr(value)) == value else None
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _import_line(name: str, value: Any) -> str | None:
+    """How to import this very object, from the module that it names or from a usual one."""
+    own = getattr(value, "__module__", None)
+    if own == "__main__":
+        return None
+    for module in [*([own] if isinstance(own, str) else []), *MODULES.split()]:
+        for each in (getattr(value, "__name__", name), name):
+            try:
+                same = getattr(importlib.import_module(module), each, None) is value
+            except Exception:
+                same = False
+            if same:
+                return f"from {module} import {each}" + ("" if each == name else f" as {name}")
+    return None
+
+
+def _a(value: Any) -> str:
+    kind = type(value).__name__
+    return ("an " if kind[0].lower() in "aeiou" else "a ") + kind

@@ -1,0 +1,113 @@
+"""The slow truth: NumPy, float64, loops; a file per family, one screen per idea."""
+
+from .attention import (
+    attention,
+    dot,
+    is_allowed,
+    key_value_index,
+    masked_softmax,
+    matmul,
+    self_attention,
+    softmax,
+    weighted_sum,
+)
+from .feed_forward import bend, error_function, feed_forward, swiglu
+from .generation import beam_search, greedy, repetition, top_k, top_p
+from .masks import (
+    causal_mask,
+    document_mask,
+    padding_mask,
+    padding_mask_from_tokens,
+    prefix_mask,
+    window_mask,
+)
+from .multi_head import cached_attention, multi_head
+from .norms import batch_norm, layer_norm, residual_stack, rms_norm
+from .online_softmax import log_sum_exp, online_softmax, tiled_attention
+from .positions import relative_attention, segmented_embedding, shift_matrix, sinusoidal_positions
+from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
+from .scoring import (
+    additive_scores,
+    bilinear_scores,
+    content_scores,
+    expected_cost,
+    expected_cost_gradient,
+    gaussian_scores,
+    hard_attention,
+    kernel_regression,
+    local_weights,
+    location_scores,
+    predicted_centers,
+)
+from .training import cross_entropy, one_cycle_rate, paper_rate, word_target
+from .transformer import embedded, heads, linear, network, normed, stack, transformer
+
+__all__ = [
+    "additive_scores",
+    "attention",
+    "batch_norm",
+    "beam_search",
+    "bend",
+    "bilinear_scores",
+    "cached_attention",
+    "causal_mask",
+    "content_scores",
+    "cross_entropy",
+    "document_mask",
+    "dot",
+    "embedded",
+    "error_function",
+    "expected_cost",
+    "expected_cost_gradient",
+    "feed_forward",
+    "gaussian_scores",
+    "greedy",
+    "gru_step",
+    "hard_attention",
+    "heads",
+    "is_allowed",
+    "jacobian_of_weights",
+    "kernel_regression",
+    "key_value_index",
+    "layer_norm",
+    "linear",
+    "local_weights",
+    "location_scores",
+    "log_sum_exp",
+    "masked_softmax",
+    "matmul",
+    "multi_head",
+    "network",
+    "normed",
+    "one_cycle_rate",
+    "online_softmax",
+    "padding_mask",
+    "padding_mask_from_tokens",
+    "paper_rate",
+    "predicted_centers",
+    "prefix_mask",
+    "recurrent_memory",
+    "recurrent_translator",
+    "relative_attention",
+    "repetition",
+    "residual_stack",
+    "rms_norm",
+    "scaled_scores",
+    "segmented_embedding",
+    "self_attention",
+    "shift_matrix",
+    "sinusoidal_positions",
+    "softmax",
+    "softmax_jacobian",
+    "stack",
+    "swiglu",
+    "tempered_softmax",
+    "tiled_attention",
+    "top_k",
+    "top_p",
+    "transformer",
+    "weighted_sum",
+    "window_mask",
+    "word_target",
+]

@@ -1,0 +1,83 @@
+"""The slow truth of positional encodings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .attention import _wide, dot, is_allowed, masked_softmax
+
+
+def sinusoidal_positions(positions, d_model, base=10000.0, layout="interleaved"):
+    """sin and cos of pos / base^(2i/D) for each pair i, one entry at a time, in longdouble.
+
+    Shapes: (*batch) -> (*batch, D). Source: Vaswani et al. 2017, section 3.5.
+    """
+    positions = np.asarray(positions)
+    table = np.zeros((*positions.shape, d_model), dtype=np.longdouble)
+    for *place, column in np.ndindex(table.shape):
+        pair, is_cosine = divmod(column, 2)
+        if layout == "halves":
+            sines = (d_model + 1) // 2
+            pair, is_cosine = column % sines, column >= sines
+        exponent = np.longdouble(2 * pair) / d_model
+        angle = positions[tuple(place)] / np.longdouble(base) ** exponent
+        table[(*place, column)] = np.cos(angle) if is_cosine else np.sin(angle)
+    return table
+
+
+def shift_matrix(offset, d_model, base=10000.0, layout="interleaved"):
+    """A rotation by offset x frequency for each pair, zero elsewhere. Shapes: numbers -> (D, D)."""
+    turn = np.zeros((d_model, d_model), dtype=np.longdouble)
+    for pair in range(d_model // 2):
+        angle = offset / np.longdouble(base) ** (np.longdouble(2 * pair) / d_model)
+        sine, cosine = 2 * pair, 2 * pair + 1
+        if layout == "halves":
+            sine, cosine = pair, pair + d_model // 2
+        turn[sine, sine] = turn[cosine, cosine] = np.cos(angle)
+        turn[sine, cosine], turn[cosine, sine] = np.sin(angle), -np.sin(angle)
+    return turn
+
+
+def segmented_embedding(
+    tokens, segments, token_table, segment_table, position_table, norm_weight, norm_bias
+):
+    """Three rows added, then mean 0 and variance 1. Shapes: (B, L) twice, tables -> (B, L, D).
+
+    Source: Devlin et al. 2019, section 3.
+    """
+    tables = [_wide(t) for t in (token_table, segment_table, position_table)]
+    weight, bias = _wide(norm_weight), _wide(norm_bias)
+    output = np.zeros((*tokens.shape, len(weight)), dtype=weight.dtype)
+    for b, place in np.ndindex(tokens.shape):
+        rows = (tokens[b, place], segments[b, place], place)
+        x = sum(table[row] for table, row in zip(tables, rows, strict=True))
+        mean = sum(x) / len(x)
+        variance = sum((number - mean) ** 2 for number in x) / len(x)
+        output[b, place] = (x - mean) / np.sqrt(variance + x.dtype.type("1e-12")) * weight + bias
+    return output
+
+
+def relative_attention(query, key, value, key_table, value_table=None, mask=None, causal=False):
+    """Attention of one sequence, each pair with the vectors of its clipped distance added.
+
+    Shapes: (*batch, L, d), (*batch, S, d), (*batch, S, dv), (2K + 1, d), (2K + 1, dv) ->
+    (*batch, L, dv). Source: Shaw et al. 2018, equations 3 to 5.
+    """
+    query, key, value, key_table = map(_wide, (query, key, value, key_table))
+    no_table = np.zeros((len(key_table), value.shape[-1]))
+    value_table = _wide(no_table if value_table is None else value_table)
+    clip = len(key_table) // 2
+    length, keys = query.shape[-2], key.shape[-2]
+    allowed = np.broadcast_to(True if mask is None else mask, (*query.shape[:-1], keys))
+    output = np.zeros((*query.shape[:-1], value.shape[-1]), dtype=query.dtype)
+    for *batch, i in np.ndindex(query.shape[:-1]):
+        rows = [min(max(j - (i + keys - length), -clip), clip) + clip for j in range(keys)]
+        k, v, q = key[tuple(batch)], value[tuple(batch)], query[(*batch, i)]
+        scores = [dot(q, k[j] + key_table[row]) / np.sqrt(q.dtype.type(len(q)))
+                  for j, row in enumerate(rows)]  # fmt: skip
+        seen = [allowed[(*batch, i, j)] and is_allowed(i, j, length, keys, causal=causal)
+                for j in range(keys)]  # fmt: skip
+        weights = masked_softmax(np.array(scores, dtype=query.dtype), np.array(seen))
+        for j, row in enumerate(rows):
+            output[(*batch, i)] += weights[j] * (v[j] + value_table[row])
+    return output

@@ -1,0 +1,395 @@
+"""The Spec of attention(): what every implementation of the formula must do, and how they fail."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import reference
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from .mutants import MUTANTS
+
+STATEMENT = """attention(query, key, value, ...): softmax(query key^T / sqrt(d), over the allowed keys) value.
+query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, dv)"""
+OPTIONS = ("mask", "bias", "causal", "window", "key_lengths", "alibi_slopes", "scale")
+
+
+def textbook(query, key, value, *, mask=None, bias=None, causal=False, window=None, key_lengths=None,
+             alibi_slopes=None, scale=None) -> Tensor:  # fmt: skip
+    """The ruler: the formula in torch with nothing upcast, so that its error is that of the dtype."""
+    if query.ndim == 4:
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    length, keys = scores.shape[-2:]
+    back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[:, None, None] * back.abs()
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        hidden = hidden | ~mask
+    if causal:
+        hidden = hidden | (back < 0)
+    if window is not None:
+        hidden = hidden | (back.abs() >= window)
+    if key_lengths is not None:
+        past = torch.arange(keys) >= key_lengths[:, None]
+        hidden = hidden | past.view(len(key_lengths), *[1] * (query.ndim - 2), keys)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    return weights.nan_to_num(0.0) @ value
+
+
+def _cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, query, keys, width=6, dtype=torch.float64, spread=1.0, **options) -> Case:
+        """query (*batch, L, d); keys (*batch, S)."""
+        arguments = {
+            "query": spread * rng.normal(size=query),
+            "key": spread * rng.normal(size=(*keys, query[-1])),
+            "value": rng.normal(size=(*keys, width)),
+            **options,
+        }
+        return Case(label, arguments, dtype)
+
+    def random_mask(*shape, empty=None):
+        mask = rng.random(shape) < 0.6
+        mask[..., 0] = True
+        if empty is not None:
+            mask[..., empty, :] = False
+        return mask
+
+    slopes = np.array([0.5, 0.25, 0.125])
+    holes = rng.normal(size=(3, 5, 7))
+    holes[:, :, 2] = -np.inf
+    return [
+        case("one query, two keys", (1, 3), (2,), 4),
+        case("no batch axis", (3, 4), (5,)),
+        case("a square without batch", (4, 3), (4,), 2),
+        case("a batch", (2, 3, 4), (2, 5)),
+        case("heads", (2, 3, 5, 4), (2, 3, 7)),
+        case("heads as many as the head size", (2, 4, 3, 4), (2, 4, 5)),
+        case("more heads than the head size", (2, 5, 3, 4), (2, 5, 6)),
+        case("scores in the thousands", (2, 3, 4), (2, 5), spread=40.0),
+        case("a mask for all", (3, 4), (5,), mask=random_mask(3, 5)),
+        case("a mask for each sample", (2, 3, 5, 4), (2, 3, 7), mask=random_mask(2, 1, 5, 7)),
+        case("a mask with an empty row", (2, 3, 4), (2, 5), mask=random_mask(2, 3, 5, empty=1)),
+        case("causal", (2, 3, 5, 4), (2, 3, 5), causal=True),
+        case("causal with a cache", (2, 3, 4), (2, 7), causal=True),
+        case("causal, one new query", (2, 1, 4), (2, 7), causal=True),
+        case("causal, fewer keys than queries", (2, 5, 4), (2, 3), causal=True),
+        case("a window", (2, 5, 4), (2, 7), window=2),
+        case("a causal window", (2, 6, 4), (2, 7), causal=True, window=3),
+        case("lengths", (3, 2, 5, 4), (3, 2, 7), key_lengths=np.array([4, 0, 7])),
+        case("a bias", (2, 3, 5, 4), (2, 3, 7), bias=rng.normal(size=(5, 7))),
+        case("a bias that hides", (2, 3, 5, 4), (2, 3, 7), bias=holes[None]),
+        case("distance penalties", (2, 3, 5, 4), (2, 3, 7), alibi_slopes=slopes),
+        case("grouped heads", (2, 6, 3, 4), (2, 3, 5)),
+        case("a scale of its own", (2, 3, 4), (2, 5), scale=0.3),
+        case("float32", (2, 3, 5, 4), (2, 3, 7), dtype=torch.float32),
+        case("bfloat16", (2, 3, 5, 4), (2, 3, 7), dtype=torch.bfloat16, causal=True),
+        case("float16, masked", (2, 3, 4), (2, 5), dtype=torch.float16, mask=random_mask(3, 5)),
+        case("everything", (2, 6, 5, 4), (2, 3, 7), causal=True, window=4, scale=0.4,
+             mask=random_mask(2, 1, 5, 7), key_lengths=np.array([5, 7]), bias=rng.normal(size=(5, 7)),
+             alibi_slopes=rng.random(6)),
+    ]  # fmt: skip
+
+
+def allowed_in(case: Case) -> np.ndarray:
+    """Which query may attend to which key, by the reference's rules. Shape (*batch, L, S)."""
+    a = case.arguments
+    shape = (*a["query"].shape[:-1], a["key"].shape[-2])
+    allowed = np.array(np.broadcast_to(True if a.get("mask") is None else a["mask"], shape))
+    if a.get("bias") is not None:
+        allowed &= np.broadcast_to(a["bias"] != -np.inf, shape)
+    for *batch, i, j in np.ndindex(shape):
+        lengths = a.get("key_lengths")
+        length = None if lengths is None else lengths[batch[0]]
+        rules = {"causal": a.get("causal", False), "window": a.get("window"), "length": length}
+        allowed[(*batch, i, j)] &= reference.is_allowed(i, j, *shape[-2:], **rules)
+    return allowed
+
+
+def weights_of(run: Run, case: Case) -> np.ndarray:
+    """The candidate's weights: attention to the rows of an identity matrix returns them."""
+    keys = case.arguments["key"].shape[:-1]
+    return run.value(case, value=np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy())
+
+
+def _eps(case: Case, terms: int) -> float:
+    """What rounding can do to a sum of `terms` numbers below 1."""
+    return 2 * (terms + 2) * torch.finfo(case.dtype).eps
+
+
+def _distribution(run: Run, case: Case) -> Problem | None:
+    weights = weights_of(run, case)
+    sums, expected = weights.sum(-1), allowed_in(case).any(-1).astype(float)
+    if weights.size and weights.min() < 0:
+        return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
+    return compare(expected, sums, _eps(case, weights.shape[-1]), "sums of the weights")
+
+
+def _scale(run: Run, case: Case) -> Problem | None:
+    """From the weights alone: log(w_0 / w_j) must be the scaled difference of the two products."""
+    a = case.arrays()
+    products = np.asarray(a["query"] @ np.swapaxes(a["key"], -1, -2), dtype=np.float64)
+    scale = a.get("scale") or a["query"].shape[-1] ** -0.5
+    weights = weights_of(run, case)
+    expected = (products[..., :1] - products) * scale
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(weights)
+        got = logs[..., :1] - logs
+    smallest = max(float(weights.min()), torch.finfo(case.dtype).tiny)
+    slack = _eps(case, a["query"].shape[-1]) / smallest
+    return compare(expected, got, slack, "ln(w_0 / w_j)")
+
+
+def _hidden(run: Run, case: Case) -> Problem | None:
+    """Hidden keys weigh nothing, allowed keys something; empty rows have a check of their own."""
+    weights, allowed = weights_of(run, case), allowed_in(case)
+    filled = allowed.any(-1, keepdims=True)
+    seen = np.argwhere(filled & ~allowed & (weights != 0))
+    if len(seen):
+        *_, i, j = place = tuple(int(n) for n in seen[0])
+        return Problem(f"weight 0 for query {i}, key {j}", f"{weights[place]:.4g}")
+    lost = np.argwhere(allowed & ~(weights > 0))
+    if len(lost):
+        *_, i, j = place = tuple(int(n) for n in lost[0])
+        return Problem(f"a weight above 0 for query {i}, key {j}", f"{weights[place]:.4g}")
+    return None
+
+
+def _empty_rows(run: Run, case: Case) -> Problem | None:
+    empty = ~allowed_in(case).any(-1)
+    output = run.value(case)
+    return compare(np.zeros_like(output[empty]), output[empty], 0.0)
+
+
+def _empty_gradients(run: Run, case: Case) -> Problem | None:
+    empty = ~allowed_in(case).any(-1)
+    for name, gradient in run.gradients(case, ("query", "key", "value")).items():
+        if not np.isfinite(gradient).all():
+            return Problem(f"a finite gradient for `{name}`", "NaN or inf")
+        if name == "query" and gradient[empty].any():
+            return Problem("gradient 0 for the query of an empty row", brief_max(gradient[empty]))
+    return None
+
+
+def brief_max(array: np.ndarray) -> str:
+    """The largest entry, in words."""
+    return f"up to {np.abs(array).max():.4g}"
+
+
+def _key_order(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    order = np.arange(a["key"].shape[-2])[::-1]
+    turned = run.value(case, key=a["key"][..., order, :], value=a["value"][..., order, :])
+    return compare(run.value(case), turned, _slack(run, case))
+
+
+def _slack(run: Run, case: Case) -> float:
+    return 2 * run.expected(case)[1]
+
+
+def _samples(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    changed = {name: a[name].copy() for name in ("query", "key", "value")}
+    for array in changed.values():
+        array[0] = -array[0]
+    before, after = run.value(case), run.value(case, **changed)
+    return compare(before[1:], after[1:], _slack(run, case))
+
+
+def _groups(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    heads, groups = a["query"].shape[1], a["key"].shape[1]
+    value = a["value"].copy()
+    value[:, 0] += 1  # only the query heads of the first group may notice
+    moved = np.abs(run.value(case, value=value) - run.value(case)).max(axis=(0, 2, 3)) > 0.5
+    expected = np.arange(heads) < heads // groups
+    return compare(expected, moved, 0.0)
+
+
+def _chunks(run: Run, case: Case) -> Problem | None:
+    """Feed the queries in chunks of 2, each with the keys so far, as a cache does."""
+    a = case.arguments
+    length = a["query"].shape[-2]
+    whole = run.value(case)
+    for start in range(0, length, 2):
+        stop = min(start + 2, length)
+        part = run.value(
+            case,
+            query=a["query"][..., start:stop, :],
+            key=a["key"][..., :stop, :],
+            value=a["value"][..., :stop, :],
+        )
+        problem = compare(whole[..., start:stop, :], part, _slack(run, case))
+        if problem is not None:
+            return problem
+    return None
+
+
+def _padding(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    key, value = a["key"].copy(), a["value"].copy()
+    for b, length in enumerate(a["key_lengths"]):
+        key[b, ..., length:, :] = 50.0
+        value[b, ..., length:, :] = -50.0
+    return compare(run.value(case), run.value(case, key=key, value=value), _slack(run, case))
+
+
+def options_of(case: Case) -> set[str]:
+    """The options that a case uses."""
+    return {name for name in OPTIONS if case.arguments.get(name) is not None}
+
+
+def grouped(case: Case) -> bool:
+    """Does the case have fewer key heads than query heads?"""
+    return case.arguments["key"].shape[:-2] != case.arguments["query"].shape[:-2]
+
+
+def _small(case: Case) -> bool:
+    """Are the products small enough to leave every weight above 0?"""
+    return bool(np.abs(case.arguments["query"]).max() < 10)
+
+
+def _plain(case: Case) -> bool:
+    return options_of(case) <= {"scale"} and _small(case) and not grouped(case)
+
+
+def _has_empty(case: Case) -> bool:
+    return not bool(allowed_in(case).any(-1).all())
+
+
+def _hides(option: str, name: str, explain: str) -> Check:
+    """A check on the cases where this option alone hides (a window may be causal as well)."""
+    alone = {option}, {option, "causal"} if option == "window" else {option}
+    return Check(name, explain, _hidden, (option,), lambda case: options_of(case) in alone)
+
+
+CHECKS = (
+    SHAPE,
+    UNTOUCHED,
+    Check(
+        "no overflow",
+        "The softmax overflows. Subtract the row's maximum before the exponential.",
+        lambda run, case: None if np.isfinite(run.value(case)).all()
+        else Problem("finite numbers", "NaN or inf"),
+        when=lambda case: not _small(case),
+    ),
+    Check(
+        "weights are a distribution",
+        "The weights of a query are at least 0 and sum to 1 (to 0 if it may attend to nothing).",
+        _distribution,
+        when=_plain,
+    ),
+    Check(
+        "the scale is 1/sqrt(d)",
+        "Weights must differ by exp((q.k - q.k') / sqrt(d)), where d is the size of one head.",
+        _scale,
+        when=_plain,
+    ),
+    Check(
+        "the order of the keys does not matter",
+        "Attention looks values up in a set: turning keys and values round together changes nothing.",
+        _key_order,
+        when=_plain,
+    ),
+    Check(
+        "samples do not mix",
+        "Changing the first sample of a batch must leave the others alone.",
+        _samples,
+        when=lambda case: _plain(case) and case.arguments["query"].ndim > 2,
+    ),
+    _hides("mask", "the mask decides", "Hidden keys have weight 0, allowed keys more than 0."),
+    _hides("causal", "the future stays hidden",
+           "Query i sees the keys up to i + S - L, so the last query sees them all, and no more."),
+    _hides("window", "the window decides", "A window of w reaches w - 1 keys away, the own included."),
+    _hides("key_lengths", "the lengths decide", "Keys at or past a sample's length have weight 0."),
+    Check(
+        "the allowed weights sum to 1",
+        "The weights of the allowed keys share the whole: mask the scores before the softmax.",
+        _distribution,
+        when=lambda case: bool(options_of(case)) and not _has_empty(case) and not grouped(case),
+    ),
+    Check(
+        "an empty row is zero",
+        "A query that may attend to nothing has nothing to say: its output is 0, not NaN, no mean.",
+        _empty_rows,
+        when=_has_empty,
+    ),
+    Check(
+        "an empty row has no gradient",
+        "Clearing NaN after the softmax leaves NaN in the gradient: fill the row before it, too.",
+        _empty_gradients,
+        when=_has_empty,
+    ),
+    Check(
+        "padding changes nothing",
+        "What stands in padded places must not reach the output.",
+        _padding,
+        needs=("key_lengths",),
+        when=lambda case: case.arguments.get("bias") is None,
+    ),
+    Check(
+        "chunks equal one pass",
+        "Fed in chunks with a cache of keys, the outputs must be those of one pass.",
+        _chunks,
+        needs=("causal",),
+        when=lambda case: options_of(case) == {"causal"}
+        and case.arguments["query"].shape[-2] == case.arguments["key"].shape[-2],
+    ),
+    Check(
+        "grouped heads read their own group",
+        "Query heads 0 and 1 share key head 0, heads 2 and 3 share key head 1, and so on.",
+        _groups,
+        when=lambda case: grouped(case) and not options_of(case),
+    ),
+    EQUAL,
+)  # fmt: skip
+
+
+def narrowed(
+    name: str, statement: str, *options: str, chapter: int, points: int = 0, max_axes: int = 3
+) -> Spec:
+    """The same Spec for a function that takes fewer options: only the cases that need no others.
+
+    The options named become required arguments, in that order, after query, key and value. Cases
+    have at most `max_axes` axes.
+    """
+
+    def cases(seed: int) -> list[Case]:
+        fit = (c for c in _cases(seed) if options_of(c) == set(options) and not grouped(c))
+        return [c for c in fit if c.arguments["query"].ndim <= max_axes]
+
+    given = cases(0)
+    checks = [check for check in CHECKS if any(check.concerns(case) for case in given)]
+    return Spec(
+        name=name,
+        statement=statement,
+        required=("query", "key", "value", *options),
+        reference=reference.attention,
+        ruler=textbook,
+        cases=cases,
+        checks=checks,
+        mutants=MUTANTS,
+        chapter=chapter,
+        points=points,
+    )
+
+
+ATTENTION = Spec(
+    name="attention",
+    statement=STATEMENT,
+    required=("query", "key", "value"),
+    reference=reference.attention,
+    ruler=textbook,
+    cases=_cases,
+    checks=CHECKS,
+    mutants=MUTANTS,
+    chapter=4,
+)

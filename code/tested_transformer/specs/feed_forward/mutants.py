@@ -1,0 +1,261 @@
+"""The famous mistakes in the feed-forward network: the right one with one step gone wrong."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional
+
+from ...layers.feed_forward import gelu, gelu_tanh, relu, silu
+from ..judge import Mutant
+
+BENDS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+
+
+class FeedForwardFormula:
+    """The right formula, cut into the steps that the mutants replace one at a time."""
+
+    def __call__(self, x, w_widen, b_widen, w_narrow, b_narrow, activation="relu"):
+        """activation(x w_widen + b_widen) w_narrow + b_narrow."""
+        wide = self.bend(self.widen(self.enter(x, activation), w_widen, b_widen), activation)
+        return self.leave(wide @ w_narrow + b_narrow, activation)
+
+    def enter(self, x, activation):
+        """Nothing happens before the first map."""
+        return x
+
+    def widen(self, x, w_widen, b_widen):
+        """The first map, the same for each token."""
+        return x @ w_widen + b_widen
+
+    def bend(self, wide, activation):
+        """The one place that is not linear."""
+        return BENDS[activation](wide)
+
+    def leave(self, narrow, activation):
+        """Nothing happens after the second map."""
+        return narrow
+
+
+class NoBend(FeedForwardFormula):
+    def bend(self, wide, activation):
+        return wide
+
+
+class BendOnTheInput(FeedForwardFormula):
+    def enter(self, x, activation):
+        return BENDS[activation](x)
+
+    def bend(self, wide, activation):
+        return wide
+
+
+class BendsTwice(FeedForwardFormula):
+    def leave(self, narrow, activation):
+        return BENDS[activation](narrow)
+
+
+class AlwaysReLU(FeedForwardFormula):
+    def bend(self, wide, activation):
+        return relu(wide)
+
+
+class TanhForExact(FeedForwardFormula):
+    def bend(self, wide, activation):
+        return BENDS["gelu_tanh" if activation == "gelu" else activation](wide)
+
+
+class NoFirstBias(FeedForwardFormula):
+    def widen(self, x, w_widen, b_widen):
+        return x @ w_widen
+
+
+class BiasOverTokens(FeedForwardFormula):
+    def widen(self, x, w_widen, b_widen):
+        return x @ w_widen + b_widen[:, None]
+
+
+class KernelOfThree(FeedForwardFormula):
+    def widen(self, x, w_widen, b_widen):
+        if not x.numel():
+            return super().widen(x, w_widen, b_widen)
+        kernel = w_widen.mT[..., None].expand(-1, -1, 3) / 3
+        rows = x.reshape(-1, x.shape[-2] if x.ndim > 1 else 1, x.shape[-1]).mT  # N D L
+        wide = functional.conv1d(rows, kernel, b_widen, padding=1).mT
+        return wide.reshape(*x.shape[:-1], -1)
+
+
+class ViewForTranspose(FeedForwardFormula):
+    def widen(self, x, w_widen, b_widen):
+        if x.ndim < 2:
+            return super().widen(x, w_widen, b_widen)
+        turned = x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])  # "D L", and it is not
+        return super().widen(turned.mT, w_widen, b_widen)
+
+
+class SecondConvTheWrongWay(nn.Module):
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.widen = nn.Conv1d(d_model, d_ff, 1)
+        self.narrow = nn.Conv1d(d_model, d_ff, 1)
+
+    def forward(self, x):
+        return self.narrow(self.widen(x.mT).relu()).mT
+
+
+class DropoutNeverSleeps(nn.Module):
+    def __init__(self, d_model, d_ff, dropout=0.0):
+        super().__init__()
+        self.widen = nn.Linear(d_model, d_ff)
+        self.narrow = nn.Linear(d_ff, d_model)
+        self.p = dropout
+
+    def forward(self, x):
+        return self.narrow(functional.dropout(self.widen(x).relu(), self.p))
+
+
+MUTANTS = (
+    Mutant(
+        "the bend forgotten", NoBend(), "bent between the maps",
+        symptom="Trains, and learns what one matrix of D x D can, with the weights of eight.",
+        cause="Without an activation the product of two linear maps is one linear map.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "bent after the second map too", BendsTwice(), "the last word is linear",
+        symptom="With ReLU the answer is never negative: the stream can only be pushed upward.",
+        cause="A loop over layers puts an activation behind each, the last included.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the input bent instead", BendOnTheInput(), "equals the reference",
+        symptom="Half of what each token says is cut away before any weight has seen it.",
+        cause="The activation stands before the first map; it belongs between the two.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "ReLU, whatever was asked for", AlwaysReLU(), "equals the reference",
+        symptom="Weights that were trained with GELU give answers that are a little wrong everywhere.",
+        cause="The activation is written into the layer; the option is read and not used.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "GELU's tanh form for the exact one", TanhForExact(), "equals the reference",
+        symptom="Each wide number is off by at most 0.0005: no test with a tolerance of 1e-3 sees it.",
+        cause="Two functions are called GELU: x Phi(x) (PyTorch, BERT) and its tanh form (GPT-2).",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the first bias forgotten", NoFirstBias(), "equals the reference",
+        symptom="All bends stand at 0, so f(-x) + f(x) is |x| times something: a smaller family.",
+        cause="x W_1 goes into the activation without b_1.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the first bias along the tokens", BiasOverTokens(), "the right shape and dtype",
+        symptom="An error, except where L = d_ff: there each token gets a bias of its own.",
+        cause="b_1 is broadcast along the axis of the tokens; it has one number a hidden unit.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "a kernel of three tokens", KernelOfThree(), "each token alone",
+        symptom="Right shapes; in a decoder every layer reads one token of the future.",
+        cause="Conv1d with kernel_size=3 and padding=1, where 1 is meant.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "a view before the convolution", ViewForTranspose(), "each token alone",
+        symptom="Right shapes; the numbers of all tokens are shuffled, and the future leaks.",
+        cause="Conv1d wants (B, D, L): view cuts the rows anew, transpose turns them.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "Conv1d sizes of the second layer", SecondConvTheWrongWay, "RuntimeError",
+        symptom="RuntimeError at the first call: the second layer waits for d_model channels.",
+        cause="The first layer's line was copied; the second goes from d_ff back to d_model.",
+        seen="source notes, 001:1257", chapter=8,
+    ),
+    Mutant(
+        "dropout awake in evaluation", DropoutNeverSleeps, "dropout sleeps in evaluation",
+        symptom="The same sentence gives another answer at each call, and worse scores than training.",
+        cause="functional.dropout has training=True as its default; pass self.training.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "an inner width of 2018", None, "gallery only",
+        symptom="None: the model trains, with 30,750 parameters a layer fewer than the paper's.",
+        cause="A typo in a default, 2018 for 2048. No judge can see it: any width is a right one. "
+        "A test of the parameter count does.",
+        seen="source notes, 001:1380", chapter=8,
+    ),
+)  # fmt: skip
+
+
+class SwigluFormula:
+    """The right formula, cut into the steps that the mutants replace one at a time."""
+
+    def __call__(self, x, w_gate, w_widen, w_narrow):
+        """(silu(x w_gate) x (x w_widen)) w_narrow."""
+        return self.join(x @ w_gate, x @ w_widen) @ w_narrow
+
+    def join(self, gate, value):
+        """The gate is bent, the value is not."""
+        return silu(gate) * value
+
+
+class GateAndValueSwapped(SwigluFormula):
+    def join(self, gate, value):
+        return silu(value) * gate
+
+
+class SigmoidGate(SwigluFormula):
+    def join(self, gate, value):
+        return gate.sigmoid() * value
+
+
+class GateAdded(SwigluFormula):
+    def join(self, gate, value):
+        return silu(gate) + value
+
+
+class GateUnbent(SwigluFormula):
+    def join(self, gate, value):
+        return gate * value
+
+
+class BentProduct(SwigluFormula):
+    def join(self, gate, value):
+        return silu(gate * value)
+
+
+SWIGLU_MUTANTS = (
+    Mutant(
+        "gate and value swapped", GateAndValueSwapped(), "the value passes unbent",
+        symptom="Trains as well as the right one; with weights from elsewhere it writes nonsense.",
+        cause="silu belongs to the gate. Llama calls the three gate_proj, up_proj and down_proj.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "a sigmoid for SiLU", SigmoidGate(), "a gate of 0 is shut",
+        symptom="A gate of 0 lets half of the value pass.",
+        cause="That is GLU, of 2017; SwiGLU multiplies the sigmoid by the gate once more.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the gate added", GateAdded(), "the value passes unbent",
+        symptom="No gate: the two halves do not meet, and the network is as wide as one of them.",
+        cause="+ in place of x.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the gate left unbent", GateUnbent(), "equals the reference",
+        symptom="f(-x) = f(x): the network can not tell a token from its opposite.",
+        cause="gate x value without SiLU, a bilinear layer.",
+        seen="made for this book", chapter=8,
+    ),
+    Mutant(
+        "the product bent", BentProduct(), "the value passes unbent",
+        symptom="A large negative product is cut away, whatever the gate says.",
+        cause="silu(gate x value): the bend comes after the product, not before.",
+        seen="made for this book", chapter=8,
+    ),
+)  # fmt: skip

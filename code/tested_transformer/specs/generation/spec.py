@@ -1,0 +1,788 @@
+"""The Specs of generating: how a word is chosen, how a sentence grows, what a session remembers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import reference
+from ...data import BOS, EOS, PAD
+from ...models.language_model import LanguageModel
+from ...models.transformer import Transformer, TransformerConfig
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from . import mutants as mutants
+
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+ROUNDING32 = 1e-5  # and in float32
+NEVER = -30.0  # the score of a word that is never said
+
+# --- The choice of a word -------------------------------------------------------------------------
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def _logits(seed: int, **choices: list[Any]) -> list[Case]:
+    """Scores of different sizes, each with one of the choices; some negative throughout."""
+    rng = np.random.default_rng(seed)
+    sizes = [(1, 3, 0), (1, 4, -9), (2, 5, 0), (3, 6, 0), (4, 9, -9), (2, 40, 3), (3, 7, 0)]
+    cases = []
+    for number, (rows, vocab, shift) in enumerate(sizes):
+        dtype = torch.float32 if number == len(sizes) - 1 else torch.float64
+        arguments = {"logits": 2 * rng.normal(size=(rows, vocab)) + shift}
+        for name, values in choices.items():
+            value = values[number % len(values)]
+            arguments[name] = value(rng, rows, vocab) if callable(value) else value
+        label = f"{rows} of {vocab} words" + (", all scores negative" if shift < 0 else "")
+        cases.append(Case(label, arguments, dtype))
+    return cases
+
+
+def _sums(run: Run, case: Case) -> Problem | None:
+    sums = run.value(case).sum(-1)
+    return compare(np.ones_like(sums), sums, ROUNDING32, "the sums of the rows")
+
+
+def _neutral(**changes: Any) -> Callable[[Run, Case], Problem | None]:
+    """With the neutral choice, what comes is what the scores say anyway."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        logits = case.arguments["logits"]
+        expected = _softmax(logits) if "temperature" in changes else logits
+        return compare(expected, run.value(case, **changes), ROUNDING32)
+
+    return test
+
+
+def _entropy(probability: np.ndarray) -> np.ndarray:
+    logs = np.log(probability, where=probability > 0, out=np.zeros_like(probability))
+    return -(probability * logs).sum(-1)
+
+
+def _flatter(run: Run, case: Case) -> Problem | None:
+    cool, hot = (_entropy(run.value(case, temperature=t)) for t in (0.5, 2.0))
+    if (hot > cool).all():
+        return None
+    row = int(np.argmin(hot - cool))
+    return Problem(
+        f"row {row}: more entropy at temperature 2 than at 0.5",
+        f"{cool[row]:.4g} at 0.5, {hot[row]:.4g} at 2",
+    )
+
+
+TEMPERATURE = Spec(
+    name="temperature",
+    statement="temperature(logits, temperature): the probabilities of the next word, (B, V) -> (B, V); "
+    "the scores are divided by the temperature, which is above 0",
+    required=("logits", "temperature"),
+    reference=lambda logits, temperature: reference.tempered_softmax(
+        logits, temperature=temperature
+    ),
+    ruler=lambda logits, temperature: (logits / temperature).softmax(-1),
+    cases=lambda seed: _logits(seed, temperature=[0.5, 2.0, 0.7, 1.0, 3.0]),
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check("probabilities sum to 1", "Each row is one distribution over the words.", _sums),
+        Check(
+            "a temperature of 1 changes nothing",
+            "At 1 the probabilities are the softmax of the scores.",
+            _neutral(temperature=1.0),
+        ),
+        Check(
+            "a higher temperature is flatter",
+            "The entropy of the probabilities rises with the temperature.",
+            _flatter,
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.TEMPERATURE_MUTANTS,
+    chapter=11,
+)
+
+
+def _likeliest_stays(run: Run, case: Case) -> Problem | None:
+    logits, got = case.tensors()["logits"].double().numpy(), run.value(case)
+    for row, scores in enumerate(logits):
+        likeliest = np.flatnonzero(scores == scores.max())
+        if not (got[row, likeliest] == scores.max()).any():
+            wanted = f"row {row}: word {likeliest[0]} with its score, {scores.max():.4g}"
+            return Problem(wanted, f"{got[row, likeliest[0]]:.4g}")
+    return None
+
+
+def _exactly_k(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    for row, (scores, got) in enumerate(zip(a["logits"], run.value(case), strict=True)):
+        least = np.sort(scores)[::-1][min(a["k"], len(scores)) - 1]
+        wanted, kept = (scores >= least), np.isfinite(got)
+        if (wanted != kept).any():
+            return Problem(f"row {row}: words {_words(wanted)}", f"words {_words(kept)}")
+    return None
+
+
+def _words(kept: np.ndarray) -> list[int]:
+    return np.flatnonzero(kept).tolist()
+
+
+def _with_ties(cases: list[Case], **choice: Any) -> list[Case]:
+    logits = np.log(np.array([[0.1, 0.3, 0.3, 0.3], [0.3, 0.3, 0.1, 0.3]]))
+    return [*cases, Case("words equally likely", {"logits": logits, **choice})]
+
+
+TOP_K = Spec(
+    name="top-k",
+    statement="top_k(logits, k): (B, V) -> (B, V), -inf for all but the k likeliest words of each row; "
+    "words as likely as the k-th stay, and k may be larger than V",
+    required=("logits", "k"),
+    reference=reference.top_k,
+    cases=lambda seed: _with_ties(_logits(seed, k=[1, 2, 3, 1, 4, 50, 2]), k=2),
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the likeliest word stays",
+            "The likeliest word of every row is kept, with its score.",
+            _likeliest_stays,
+        ),
+        Check(
+            "exactly the k likeliest",
+            "The k likeliest words keep a finite score, and those that tie with the last of them.",
+            _exactly_k,
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.TOP_K_MUTANTS,
+    chapter=11,
+)
+
+
+def _kept_probability(run: Run, case: Case) -> Iterator[np.ndarray]:
+    """For each row the probabilities of the words that stay."""
+    logits = case.tensors()["logits"].double().numpy()
+    for row, got in zip(_softmax(logits), run.value(case), strict=True):
+        yield row[np.isfinite(got)]
+
+
+def _enough(run: Run, case: Case) -> Problem | None:
+    p = case.arguments["p"]
+    for row, kept in enumerate(_kept_probability(run, case)):
+        if kept.sum() < p - ROUNDING32:
+            return Problem(f"row {row}: words with at least {p}", f"with {kept.sum():.4g}")
+    return None
+
+
+def _smallest(run: Run, case: Case) -> Problem | None:
+    logits, p = case.arguments["logits"], case.arguments["p"]
+    for row, kept in enumerate(_kept_probability(run, case)):
+        ordered = np.sort(_softmax(logits[row]))[::-1]
+        needed = 1 + int((ordered.cumsum() < p - ROUNDING32).sum())
+        if len(kept) != min(needed, len(ordered)):
+            return Problem(f"row {row}: {needed} words", f"{len(kept)}")
+    return None
+
+
+def _no_ties(case: Case) -> bool:
+    return all(len(set(row)) == len(row) for row in case.arguments["logits"].tolist())
+
+
+TOP_P = Spec(
+    name="top-p",
+    statement="top_p(logits, p): (B, V) -> (B, V), -inf for all but the smallest set of likeliest words "
+    "that together have probability p or more; of equally likely words any may stay; 0 < p <= 1",
+    required=("logits", "p"),
+    reference=reference.top_p,
+    cases=lambda seed: _with_ties(_logits(seed, p=[0.3, 0.9, 0.6, 1.0, 0.8, 0.95, 0.75]), p=0.5),
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "the likeliest word stays",
+            "The likeliest word of every row is kept, with its score, even if it alone has more.",
+            _likeliest_stays,
+        ),
+        Check(
+            "together at least p",
+            "The words that stay have at least p: the one that crosses p belongs to them.",
+            _enough,
+        ),
+        Check(
+            "no smaller set is enough",
+            "Count from the likeliest down and stop as soon as p is reached.",
+            _smallest,
+        ),
+        Check(EQUAL.name, EQUAL.explain, EQUAL.test, when=_no_ties),
+    ),
+    mutants=(*mutants.TOP_P_MUTANTS,),
+    chapter=11,
+)
+
+
+def _said(rng: np.random.Generator, rows: int, vocab: int) -> np.ndarray:
+    """Four words for each row; the last comes twice, and not at the end."""
+    words = rng.integers(0, vocab, size=(rows, 4))
+    words[:, 1] = words[:, 2]
+    return words
+
+
+def _falls(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    before, after = (np.take_along_axis(s, a["said"], 1) for s in (a["logits"], run.value(case)))
+    rose = np.argwhere((after - before) * (a["penalty"] - 1) > ROUNDING32)
+    if not len(rose):
+        still = np.argwhere(np.abs(after - before) <= ROUNDING32 * np.abs(before))
+        rose = still if a["penalty"] != 1 else still[:0]
+    if not len(rose):
+        return None
+    place = tuple(rose[0])
+    way = "a lower" if a["penalty"] > 1 else "a higher"
+    wanted = f"{way} score than {before[place]:.4g} for word {a['said'][place]} of row {place[0]}"
+    return Problem(wanted, f"{after[place]:.4g}")
+
+
+def _others(run: Run, case: Case) -> Problem | None:
+    a, expected, got = case.arguments, case.arguments["logits"].copy(), run.value(case).copy()
+    np.put_along_axis(expected, a["said"], 0.0, 1)
+    np.put_along_axis(got, a["said"], 0.0, 1)
+    return compare(expected, got, ROUNDING32, "with 0 for what was said, the scores")
+
+
+def _once(run: Run, case: Case) -> Problem | None:
+    twice = np.concatenate([case.arguments["said"]] * 2, axis=1)
+    return compare(
+        run.value(case), run.value(case, said=twice), ROUNDING32, "said twice, the scores"
+    )
+
+
+REPETITION = Spec(
+    name="repetition",
+    statement="repetition(logits, said, penalty): (B, V) -> (B, V); the score of each word that stands "
+    "in its row of said (B, L) is divided by the penalty if it is positive, else multiplied, once",
+    required=("logits", "said", "penalty"),
+    reference=reference.repetition,
+    cases=lambda seed: _logits(seed, said=[_said], penalty=[1.5, 2.0, 1.2, 0.8, 1.3, 3.0]),
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a penalty of 1 changes nothing",
+            "Where the penalty is 1 the scores are what they were.",
+            _neutral(penalty=1.0),
+        ),
+        Check(
+            "words that were not said stay",
+            "Only words of the row itself pay, and all others keep their score.",
+            _others,
+        ),
+        Check(
+            "a word that was said gets rarer",
+            "Above 1 the penalty lowers every score it touches, negative ones too; below 1 it raises.",
+            _falls,
+        ),
+        Check(
+            "said once or often is the same",
+            "The penalty asks whether a word was said, not how often.",
+            _once,
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.REPETITION_MUTANTS,
+    chapter=11,
+)
+
+# --- Greedy decoding of a batch -------------------------------------------------------------------
+
+
+def drawn_table(
+    rng: np.random.Generator, vocab: int, *places: int, spread: float = 2.0
+) -> np.ndarray:
+    """Scores of the next word after each word, (*places, V, V); PAD and BOS are never said."""
+    table = spread * rng.normal(size=(*places, vocab, vocab))
+    table[..., [PAD, BOS]] = NEVER
+    return table
+
+
+def made(candidate: Any) -> Any:
+    """A class stands for its objects."""
+    return candidate() if isinstance(candidate, type) else candidate
+
+
+def _build_greedy(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Tensor]:
+    def call(table: Tensor, start: Tensor, max_new: int) -> Tensor:
+        return made(candidate)(lambda said: table[said[:, -1]], start, max_new, EOS, PAD)
+
+    return call
+
+
+def _to_full_length(answer: Any, arguments: dict[str, Any]) -> Any:
+    """Padded on the right to max_new words: where all rows ended early, both are right."""
+    if not isinstance(answer, Tensor) or answer.ndim != 2:
+        return answer
+    missing = arguments["max_new"] - answer.shape[1]
+    return torch.nn.functional.pad(answer, (0, missing), value=PAD) if missing > 0 else answer
+
+
+def _greedy_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, rows, length, max_new, vocab, ends) -> Case:
+        """The first table drawn whose rows end after so many different numbers of words."""
+        for _ in range(1000):
+            table = drawn_table(rng, vocab)
+            start = rng.integers(3, vocab, size=(rows, length))
+            tokens = reference.greedy(table, start, max_new, EOS, PAD)
+            lengths = (tokens != PAD).sum(1).tolist()
+            if len(set(lengths)) == ends and (tokens == EOS).any(1).sum() >= min(ends, rows - 1):
+                break
+        return Case(label, {"table": table, "start": start, "max_new": max_new})
+
+    return [
+        case("one sentence", 1, 1, 4, 6, 1),
+        case("two sentences, one ends first", 2, 1, 6, 6, 2),
+        case("a start of several words", 2, 3, 7, 7, 2),
+        case("five sentences", 5, 1, 9, 8, 3),
+        case("one word each", 3, 2, 1, 6, 1),
+        case("a large vocabulary", 4, 2, 12, 20, 3),
+    ]
+
+
+def _upto_end(row: np.ndarray) -> np.ndarray:
+    """The words of a row, EOS included, if there is one."""
+    ends = np.flatnonzero(row == EOS)
+    return row[: ends[0] + 1] if len(ends) else row
+
+
+def _each_likeliest(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    for number, row in enumerate(run.value(case)):
+        before = a["start"][number, -1]
+        for word in itertools.takewhile(lambda w: w != PAD, _upto_end(row)):
+            best = int(a["table"][before].argmax())
+            if word != best:
+                return Problem(f"row {number}: {best} after {before}", f"{word}")
+            before = word
+    return None
+
+
+def _only_padding(run: Run, case: Case) -> Problem | None:
+    for number, row in enumerate(run.value(case)):
+        rest = row[len(_upto_end(row)) :]
+        if (rest != PAD).any():
+            return Problem(f"row {number}: padding ({PAD}) after EOS ({EOS})", str(row.tolist()))
+    return None
+
+
+def _own_end(run: Run, case: Case) -> Problem | None:
+    for number, row in enumerate(run.value(case)):
+        if EOS not in row and PAD in row:
+            wanted = (
+                f"row {number}: words up to EOS ({EOS}), or {case.arguments['max_new']} of them"
+            )
+            return Problem(wanted, str(row.tolist()))
+    return None
+
+
+GREEDY_DECODING = Spec(
+    name="greedy",
+    statement="greedy(next_scores, start, max_new, eos, padding): the new words (B, N) of sentences that "
+    "begin with start (B, L); next_scores(said) gives scores (B, V) for all that was said, (B, L'). A row "
+    "ends with eos, then only padding follows; N is at most max_new",
+    required=("table", "start", "max_new"),
+    reference=lambda table, start, max_new: reference.greedy(table, start, max_new, EOS, PAD),
+    cases=_greedy_cases,
+    build=_build_greedy,
+    read=_to_full_length,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "every word is the likeliest",
+            "Each row says the word with its own highest score, again and again.",
+            _each_likeliest,
+        ),
+        Check(
+            "after the end only padding",
+            "A row that said EOS says nothing more, however long the others go on.",
+            _only_padding,
+        ),
+        Check(
+            "each row goes on to its own end",
+            "A row ends with its own EOS, which is part of it, or at max_new words.",
+            _own_end,
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.GREEDY_MUTANTS,
+    chapter=11,
+)
+
+# --- Beam search ----------------------------------------------------------------------------------
+
+
+def _build_beam(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+    def call(table: Tensor, start: int, num_beams: int, max_new: int, length_penalty: float) -> Any:
+        def next_scores(said: Tensor) -> Tensor:
+            return table[said.shape[1] - 1, said[:, -1]]
+
+        return made(candidate)(next_scores, start, num_beams, max_new, length_penalty)
+
+    return call
+
+
+def _read_beam(answer: Any, arguments: dict[str, Any]) -> Any:
+    """Words, padded to max_new, and the score, in one row."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return answer
+    words, score = (torch.as_tensor(part, dtype=torch.float64).flatten() for part in answer)
+    missing = max(0, arguments["max_new"] - len(words))
+    return torch.cat([torch.nn.functional.pad(words, (0, missing), value=PAD), score])
+
+
+def _slow_beam(table, start, num_beams, max_new, length_penalty) -> np.ndarray:
+    score, words = reference.beam_search(table, start, num_beams, max_new, length_penalty, EOS)
+    return np.array([*words, *[PAD] * (max_new - len(words)), score], dtype=np.float64)
+
+
+def _plain_beam(table, start, num_beams, max_new, length_penalty) -> Any:
+    """The ruler: the same search in the dtype of the case."""
+    call = _build_beam(mutants.Beams, {})
+    return call(table, start, num_beams, max_new, length_penalty)
+
+
+def _beam_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, num_beams, max_new, penalty, vocab=8, only=None) -> Case:
+        """A table for each place, so that no two sentences have the same score."""
+        table = drawn_table(rng, vocab, max_new, spread=1.0)
+        if only is not None:
+            table[..., [w for w in range(vocab) if w not in only]] = NEVER
+        start = int(rng.choice([w for w in only or range(3, vocab) if w != EOS]))
+        arguments = {"table": table, "start": start, "num_beams": num_beams, "max_new": max_new}
+        return Case(label, {**arguments, "length_penalty": penalty}, torch.float32)
+
+    def garden_path(penalty) -> Case:
+        """The likelier second word leads nowhere: after 4 all are even, after 5 the end is near."""
+        found = case("as wide as the tree", 13, 3, penalty, 26, few)
+        table = found.arguments["table"]
+        table[..., few] = 0.1 * rng.normal(size=(3, 26, len(few)))
+        table[0, BOS, 3], table[1, 3, 4], table[1, 3, 5], table[2, 5, EOS] = 6.0, 4.0, 3.5, 5.0
+        return Case(found.label, {**found.arguments, "start": BOS}, found.dtype)
+
+    few = (EOS, 3, 4, 5)
+    return [
+        *(case("one beam", 1, 5, 0.0, only=few) for _ in range(3)),
+        case("two beams", 2, 3, 1.0),
+        *(case("as wide as the tree", 13, 3, p, 26, few) for p in (0.0, 1.0, 2.0, 1.0)),
+        garden_path(0.0),
+        case("three beams", 3, 6, 1.0),
+        case("long ones favored", 4, 8, 2.0),
+        case("short ones favored", 4, 6, -1.0),
+        case("no penalty", 4, 6, 0.0),
+    ]
+
+
+def _said_and_score(run: Run, case: Case) -> tuple[list[int], float]:
+    *words, score = run.value(case).tolist()
+    return _upto_end(np.array(words, dtype=int)).tolist(), score
+
+
+def _log_probability(table: np.ndarray, start: int, words: list[int]) -> float:
+    logs = np.log(_softmax(table))
+    steps = enumerate(itertools.pairwise([start, *words]))
+    return float(sum(logs[place, a, b] for place, (a, b) in steps))
+
+
+def _score_of(case: Case, words: list[int]) -> float:
+    a = case.arguments
+    return _log_probability(a["table"], a["start"], words) / len(words) ** a["length_penalty"]
+
+
+def _ends_at_end(run: Run, case: Case) -> Problem | None:
+    every = run.value(case)[:-1].astype(int)
+    said = _upto_end(every)
+    if (every[len(said) :] != PAD).any() or (said[-1] != EOS and PAD in said):
+        return Problem("words up to EOS, or max_new of them", str(every.tolist()))
+    return None
+
+
+def _own_score(run: Run, case: Case) -> Problem | None:
+    words, score = _said_and_score(run, case)
+    return compare(
+        np.array(_score_of(case, words)), np.array(score), ROUNDING32, f"score of {words}"
+    )
+
+
+def _as_good_as_greedy(run: Run, case: Case) -> Problem | None:
+    greedy = [case.arguments["start"]]
+    for scores in case.arguments["table"]:
+        greedy.append(int(scores[greedy[-1]].argmax()))
+    greedy = _upto_end(np.array(greedy[1:])).tolist()
+    least, score = _score_of(case, greedy), _said_and_score(run, case)[1]
+    if score >= least - ROUNDING32:
+        return None
+    return Problem(f"at least greedy's {least:.4g}", f"{score:.4g}")
+
+
+def _every_sentence(case: Case) -> Iterator[list[int]]:
+    """All sentences of words that can be said, ended or of full length."""
+    table, longest = case.arguments["table"], case.arguments["max_new"]
+    words = [w for w in np.flatnonzero((table > NEVER).any((0, 1))).tolist() if w != EOS]
+    for length in range(1, longest + 1):
+        for said in itertools.product(words, repeat=length - 1):
+            for end in [EOS] if length < longest else [EOS, *words]:
+                yield [*said, end]
+
+
+def _misses_nothing(run: Run, case: Case) -> Problem | None:
+    best = max(_every_sentence(case), key=lambda words: _score_of(case, words))
+    words, score = _said_and_score(run, case)
+    if score >= _score_of(case, best) - ROUNDING32:
+        return None
+    return Problem(f"{best}, {_score_of(case, best):.4g}", f"{words}, {score:.4g}")
+
+
+BEAM_SEARCH = Spec(
+    name="beam search",
+    statement="beam_search(next_scores, start, num_beams, max_new, length_penalty): the best sentence "
+    "after the word start, its words without start, and its score; next_scores(said) gives scores (K, V) "
+    "for K beginnings (K, L). A sentence of n words ends with EOS (2) or has max_new words; its score is "
+    "its log-probability / n^length_penalty. At each length the num_beams likeliest steps count",
+    required=("table", "start", "num_beams", "max_new", "length_penalty"),
+    reference=_slow_beam,
+    ruler=_plain_beam,
+    cases=_beam_cases,
+    build=_build_beam,
+    read=_read_beam,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "a sentence ends at its end",
+            "EOS ends a sentence: it leaves the beam, and nothing is said after it.",
+            _ends_at_end,
+        ),
+        Check(
+            "the score is the sentence's",
+            "Add up the log-probabilities of the words, and divide by n^length_penalty.",
+            _own_score,
+        ),
+        Check(
+            "one beam is never worse than greedy",
+            "Without a length penalty one beam meets greedy's sentence: it must remember it.",
+            _as_good_as_greedy,
+            when=lambda case: case.label == "one beam",
+        ),
+        Check(
+            "a beam as wide as the tree misses nothing",
+            "A beam with room for every beginning must find the best sentence of all.",
+            _misses_nothing,
+            when=lambda case: case.label == "as wide as the tree",
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.BEAM_MUTANTS,
+    chapter=11,
+)
+
+# --- Sessions: a model with a memory --------------------------------------------------------------
+
+
+@cache
+def tiny_model(kind: type[nn.Module], config: TransformerConfig, seed: int) -> nn.Module:
+    """A model in evaluation; the seed decides its weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind(config).double().eval()
+        for name, weight in model.named_parameters():
+            if "positions" in name:  # drawn small: here they must count
+                nn.init.normal_(weight)
+    return model
+
+
+def _model_for(source: Any, config: TransformerConfig, seed: int) -> nn.Module:
+    return tiny_model(LanguageModel if source is None else Transformer, config, seed)
+
+
+def _build_session(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Tensor | None]:
+    """Feed the chunks to a new session, rearrange the rows in between, put the scores together."""
+
+    @torch.no_grad()
+    def call(source, config, seed, chunks, moves) -> Tensor | None:
+        model, found = _model_for(source, config, seed), []
+        session = candidate(model) if source is None else candidate(model, source)
+        for chunk, rows in zip(chunks, (*moves, None), strict=True):
+            found.append(session.feed(torch.tensor(chunk)))
+            if found[-1] is None:  # an exercise not written yet
+                return None
+            if rows is not None:
+                session.select(torch.tensor(rows))
+        return torch.cat(found)
+
+    return call
+
+
+def histories(source, chunks, moves) -> Iterator[tuple[Any, np.ndarray]]:
+    """After each chunk: every row's source, and all that was said on its way."""
+    said = np.zeros((len(chunks[0]), 0), dtype=int)
+    for chunk, rows in zip(chunks, (*moves, None), strict=True):
+        said = np.concatenate([said, chunk], axis=1)
+        yield source, said
+        if rows is not None:
+            said = said[list(rows)]
+            source = source if source is None else source[list(rows)]
+
+
+@torch.no_grad()
+def one_pass(source, config, seed, chunks, moves) -> np.ndarray:
+    """The reference: the model without a cache, asked anew for each chunk."""
+    model, found = _model_for(source, config, seed), []
+    for read, said in histories(source, chunks, moves):
+        asked = [torch.from_numpy(ids) for ids in (read, said) if ids is not None]
+        found.append(model(*asked)[:, -1])
+    return torch.cat(found).numpy()
+
+
+def _decoding_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    small = {
+        "d_model": 6, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2, "d_ff": 8,
+        "dropout": 0.2, "max_length": 16,
+    }  # fmt: skip
+
+    def case(label, lengths, sizes, *, source=None, moves=None, same=False, **changes) -> Case:
+        """lengths: of the first chunk's rows, padded on the left. source: lengths, padded right."""
+        config = TransformerConfig(11, **small | changes)
+        first = rng.integers(3, 11, size=(len(lengths), sizes[0]))
+        for row, length in zip(first, lengths, strict=True):
+            row[: sizes[0] - length] = PAD
+        rest = [rng.integers(3, 11, size=(len(lengths), size)) for size in sizes[1:]]
+        chunks = [first[:1].repeat(len(first), 0) if same else first, *rest]
+        ids = None if source is None else rng.integers(3, 11, size=(len(source), max(source)))
+        for row, length in zip(ids if source else (), source or (), strict=True):
+            row[length:] = PAD
+        return Case(label, {
+            "source": ids, "config": config, "seed": seed,
+            "chunks": tuple(chunk.tolist() for chunk in chunks),
+            "moves": tuple(moves or [None] * (len(chunks) - 1)),
+        })  # fmt: skip
+
+    learned, swap = {"positions": "learned", "wiring": "pre"}, [1, 0]
+    return [
+        case("one by one", [1], (1, 1, 1)),
+        case("one by one, learned positions", [1, 1], (1, 1, 1, 1), **learned),
+        case("one by one, a translation", [1, 1], (1, 1, 1), source=[4, 2]),
+        case("a prompt, then chunks", [3, 3], (3, 1, 2), **learned),
+        case("chunks of a translation", [2], (2, 3), source=[3]),
+        case("prompts of three lengths", [4, 1, 2], (4, 1, 1)),
+        case("prompts of two lengths, learned positions", [1, 3], (3, 1, 2), **learned),
+        case("starts of two lengths, a translation", [1, 3], (3, 1), source=[2, 3]),
+        case("rows rearranged", [2, 2, 2], (2, 1, 1), moves=([1, 1, 0], [2, 0, 1])),
+        case("rows of a translation", [1, 1], (1, 2), source=[3, 3], moves=(swap,)),
+        case("two sources, one beginning", [1, 1], (1, 1, 1), source=[4, 2], moves=(swap, swap),
+             same=True),
+        case("padded rows rearranged", [3, 1, 2], (3, 1, 1), moves=([2, 2, 0], [0, 2, 1]),
+             source=[2, 4, 1], **learned),
+    ]  # fmt: skip
+
+
+def _moved(case: Case) -> bool:
+    return any(rows is not None for rows in case.arguments["moves"])
+
+
+def _padded(case: Case) -> bool:
+    return any(PAD in row for row in case.arguments["chunks"][0])
+
+
+def _several(case: Case) -> bool:
+    return max(len(chunk[0]) for chunk in case.arguments["chunks"]) > 1
+
+
+def _each_alone(run: Run, case: Case) -> Problem | None:
+    """A row without its padding, and without the others, gets the scores that it gets in the batch."""
+    a, got = case.arguments, run.value(case)
+    rows = len(a["chunks"][0])
+    for row in range(rows):
+        own = [[[w for w in chunk[row] if w != PAD]] for chunk in a["chunks"]]
+        source = a["source"] if a["source"] is None else a["source"][row : row + 1]
+        alone = run.value(case, chunks=tuple(own), source=source)
+        problem = compare(alone, got[row::rows], ROUNDING, f"scores of row {row}")
+        if problem:
+            return problem
+    return None
+
+
+def _by_another_way(case: Case) -> float:
+    """Word by word and in one pass, a model of several layers adds the same numbers in other orders."""
+    return ROUNDING
+
+
+def _same_beginning(case: Case) -> bool:
+    return case.label == "two sources, one beginning"
+
+
+DECODING = Spec(
+    name="decoding",
+    statement="A class Session(model), or Session(model, source) for a Transformer, source (B, S): "
+    "feed(tokens) takes the next tokens (B, L) and gives the scores (B, V) of the word after the last; "
+    "select(rows) keeps these rows, in this order. What was said before is remembered",
+    required=("source", "config", "seed", "chunks", "moves"),
+    reference=one_pass,
+    slack=_by_another_way,
+    cases=_decoding_cases,
+    build=_build_session,
+    checks=(
+        SHAPE,
+        Check(
+            "one by one equals one pass",
+            "A word's place is that in the whole text, and it reads everything before it.",
+            EQUAL.test,
+            when=lambda case: not (_moved(case) or _padded(case) or _several(case)),
+        ),
+        Check(
+            "several at once equal one pass",
+            "Of a chunk of several words, the scores after the last are asked for.",
+            EQUAL.test,
+            when=lambda case: _several(case) and not (_moved(case) or _padded(case)),
+        ),
+        Check(
+            "padding changes nothing",
+            "A padded row goes on as it would alone: padding is hidden, and is no word to count.",
+            _each_alone,
+            when=lambda case: _padded(case) and not _moved(case),
+        ),
+        Check(
+            "a row takes its past along",
+            "When beams are rearranged, keys and values of what was said move with them.",
+            EQUAL.test,
+            when=lambda case: _moved(case) and case.arguments["source"] is None,
+        ),
+        Check(
+            "a row takes its source along",
+            "When beams are rearranged, what was read of the source moves with them.",
+            EQUAL.test,
+            when=_same_beginning,
+        ),
+        EQUAL,
+    ),
+    mutants=mutants.DECODING_MUTANTS,
+    chapter=11,
+)  # fmt: skip
+
+GENERATION_SPECS = (
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    REPETITION,
+    GREEDY_DECODING,
+    BEAM_SEARCH,
+    DECODING,
+)

@@ -1,0 +1,283 @@
+"""The famous mistakes in the whole model: right parts, put together with one step gone wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ...models.transformer import Transformer
+from ..judge import Mutant
+
+UNKNOWN = 1  # the id of the unknown word, in the mistake that pads with it
+
+
+class ModelSteps(Transformer):
+    """The right model, cut into the steps that the mutants replace one at a time."""
+
+    def forward(self, source, target):
+        """Logits of every next word."""
+        source, target = self.read_padding(source), self.read_padding(target)
+        words, written = self.words(source), self.words(target)
+        written = written & self.past(target.shape[1])
+        x, outputs = self.embed(source, self.source_embedding), []
+        for layer in self.encoder.layers:
+            x, _, _ = layer(self.enter(x), mask=words)
+            outputs.append(self.leave(self.encoder, x))
+        y = self.embed(target, self.target_embedding)
+        for number, layer in enumerate(self.decoder.layers):
+            y = self.enter(y)
+            memory, mask = self.memory(outputs, number, y, words, written)
+            y, _, _ = layer(y, memory, mask=written, memory_mask=mask, causal=False)
+        return self.answer(self.leave(self.decoder, y))
+
+    def read_padding(self, ids):
+        """The ids as they came."""
+        return ids
+
+    def words(self, ids):
+        """The mask (B, 1, 1, S): True for a word, False for padding."""
+        return (ids != self.config.pad_id)[:, None, None]
+
+    def past(self, length):
+        """The mask (L, L): each word sees itself and those before."""
+        return torch.ones(length, length, dtype=torch.bool).tril()
+
+    def embed(self, ids, embedding):
+        """The row of the table times sqrt(D), plus the position, then dropout."""
+        x = embedding.table(ids) * self.config.d_model**0.5
+        return embedding.dropout(x + embedding.positions(torch.arange(ids.shape[1])))
+
+    def enter(self, x):
+        """What a layer reads: what the one before it wrote."""
+        return x
+
+    def leave(self, stack, x):
+        """The end of a stack: its final norm, where there is one."""
+        return x if stack.norm is None else stack.norm(x)
+
+    def memory(self, outputs, number, y, words, written):
+        """What decoder layer `number` reads, and its mask: the last encoder layer, without padding."""
+        return outputs[-1], words
+
+    def answer(self, x):
+        """Logits."""
+        return self.output(x)
+
+
+class OneAttentionForBoth(ModelSteps):
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.decoder.layers:
+            layer.attention = layer.cross_attention
+
+
+class OneLayerRepeated(ModelSteps):
+    def __init__(self, config):
+        super().__init__(config)
+        for stack in (self.encoder, self.decoder):
+            stack.layers = nn.ModuleList([stack.layers[0]] * len(stack.layers))
+
+
+class LayerReadsLayer(ModelSteps):
+    def memory(self, outputs, number, y, words, written):
+        return outputs[min(number, len(outputs) - 1)], words
+
+
+class ReadsItself(ModelSteps):
+    def memory(self, outputs, number, y, words, written):
+        return y, written
+
+
+class ValuesAlone(MultiHeadAttention):
+    def forward(self, x, context=None, *, mask=None, **options):
+        query, key = (split_heads(layer(x), self.num_heads) for layer in (self.query, self.key))
+        value = split_heads(self.value(context), self.num_heads)
+        weights = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+        return self.output(join_heads(weights @ value))
+
+
+class OnlyValuesFromTheEncoder(ModelSteps):
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.decoder.layers:
+            right = layer.cross_attention
+            layer.cross_attention = ValuesAlone(config.d_model, config.num_heads, bias=config.bias)
+            layer.cross_attention.load_state_dict(right.state_dict())
+
+
+class Probabilities(ModelSteps):
+    def answer(self, x):
+        return super().answer(x).softmax(-1)
+
+
+class PositionsInEveryLayer(ModelSteps):
+    def embed(self, ids, embedding):
+        return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
+
+    def enter(self, x):
+        return x + self.source_embedding.positions(torch.arange(x.shape[1]))
+
+
+class NoPositions(ModelSteps):
+    def embed(self, ids, embedding):
+        return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
+
+
+class UnscaledEmbedding(ModelSteps):
+    def embed(self, ids, embedding):
+        return embedding.dropout(embedding.table(ids) + embedding.positions(torch.arange(ids.shape[1])))  # fmt: skip
+
+
+class DropoutNeverRests(ModelSteps):
+    def embed(self, ids, embedding):
+        return functional.dropout(super().embed(ids, embedding), self.config.dropout)
+
+
+class HiddenOnlyInTraining(ModelSteps):
+    def past(self, length):
+        hidden = super().past(length)
+        return hidden if self.training else torch.ones_like(hidden)
+
+
+class PaddingIsUnknown(ModelSteps):
+    def read_padding(self, ids):
+        return ids.masked_fill(ids == self.config.pad_id, UNKNOWN)
+
+
+class PaddingShown(ModelSteps):
+    def words(self, ids):
+        return ~super().words(ids)
+
+
+class PaddingReadAcross(ModelSteps):
+    def memory(self, outputs, number, y, words, written):
+        return outputs[-1], None
+
+
+class NoFinalNorm(ModelSteps):
+    def leave(self, stack, x):
+        return x
+
+
+class UntiedCopy(ModelSteps):
+    def __init__(self, config):
+        super().__init__(config)
+        self.output.weight = nn.Parameter(self.output.weight.detach().clone())
+
+
+class TableNotTransposed(ModelSteps):
+    def answer(self, x):
+        return x @ self.output.weight
+
+
+OWN_WEIGHTS = "every attention has weights of its own"
+
+MUTANTS = (
+    Mutant(
+        "one attention for self and cross", OneAttentionForBoth, OWN_WEIGHTS,
+        symptom="It trains, with a third of the decoder's attention weights missing.",
+        cause="One module is called twice. Two uses of attention need two modules.",
+        seen="source notes, 001:1434", chapter=9,
+    ),
+    Mutant(
+        "one layer repeated", OneLayerRepeated, OWN_WEIGHTS,
+        symptom="Six layers on paper, the parameters of one: all share their weights.",
+        cause="[layer] * N holds one object N times. Make a new layer in each turn of the loop.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "encoder layer n to decoder layer n", LayerReadsLayer,
+        "every decoder layer reads the last encoder layer",
+        symptom="The first decoder layers read a half-finished encoding; the loss still falls.",
+        cause="The stacks are walked side by side. All decoder layers read the last encoder layer.",
+        seen="source notes, 001:1648", chapter=9,
+    ),
+    Mutant(
+        "keys and values from the decoder", ReadsItself, "the decoder reads the source",
+        symptom="A fluent language model that never looks at the sentence to translate.",
+        cause="Cross-attention is called with the decoder's own x as its context.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "only the values from the encoder", OnlyValuesFromTheEncoder, "RuntimeError",
+        symptom="It runs when both sentences are padded to one length, and attends nowhere new.",
+        cause="Queries and keys both come from the decoder; keys belong to the values.",
+        seen="source notes, 001:1573, 1637", chapter=9,
+    ),
+    Mutant(
+        "softmax before cross-entropy", Probabilities, "logits, not probabilities",
+        symptom="The loss can not fall under 0.905 for 5 classes, however good the model.",
+        cause="The model ends in a softmax, and cross_entropy applies another one.",
+        seen="source notes, 001:1496", chapter=9,
+    ),
+    Mutant(
+        "positions added in every layer", PositionsInEveryLayer, "equals the reference",
+        symptom="The position is added N times, and drowns what the layers have found.",
+        cause="Positions are added inside the layer. They belong to the embedding, once.",
+        seen="source notes, 001:1614", chapter=9,
+    ),
+    Mutant(
+        "a model without positions", NoPositions, "the order of words counts",
+        symptom="\"man bites dog\" and \"dog bites man\" are one sentence to the encoder.",
+        cause="The embedding is the row of the table alone.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "the embedding not scaled", UnscaledEmbedding, "equals the reference",
+        symptom="With a small table the positions are louder than the words.",
+        cause="The factor sqrt(D) of section 3.4 is forgotten.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "dropout of the embedding in evaluation", DropoutNeverRests,
+        "dropout rests in evaluation",
+        symptom="The same sentence is translated differently each time.",
+        cause="functional.dropout drops unless told training=self.training.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "the future hidden only in training", HiddenOnlyInTraining,
+        "the future stays hidden",
+        symptom="The validation loss sees the answer, and is too good to be true.",
+        cause="The causal mask is made under `if self.training`.",
+        seen="d2l-en, the Transformer chapter", chapter=9,
+    ),
+    Mutant(
+        "padding read as the unknown word", PaddingIsUnknown, "padding changes nothing",
+        symptom="The model attends to padding, and learns it as a word.",
+        cause="Sentences are filled with UNK while masks and padding_idx look for PAD.",
+        seen="source notes, 001:1537", chapter=9,
+    ),
+    Mutant(
+        "padding shown and words hidden", PaddingShown, "padding changes nothing",
+        symptom="Without padding nothing is seen; with padding, nothing else.",
+        cause="True means hide in nn.MultiheadAttention, and may attend in SDPA and here.",
+        seen="rasbt/LLMs-from-scratch issue 1061; pytorch PRs 170415, 120668", chapter=9,
+    ),
+    Mutant(
+        "the source's padding read by the decoder", PaddingReadAcross, "padding changes nothing",
+        symptom="Short sentences change with the length of the longest one in their batch.",
+        cause="The padding mask goes to the encoder and not to the cross-attention.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "no final norm with pre-norm", NoFinalNorm, "equals the reference",
+        symptom="The logits grow with the depth, since nothing normalizes the sum of all layers.",
+        cause="Pre-norm leaves the stream itself unnormalized: each stack must end in a norm.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "tied at the start only", UntiedCopy, "one table where the configuration says so",
+        symptom="V x D parameters too many, and two tables that drift apart.",
+        cause="The table's numbers are copied to the output layer. The parameter must be the same.",
+        seen="made for this book", chapter=9,
+    ),
+    Mutant(
+        "the tied table not transposed", TableNotTransposed, "RuntimeError",
+        symptom="RuntimeError: shapes can not be multiplied.",
+        cause="x @ table, where the table is (V, D): it must be x @ table.T, or nn.Linear.",
+        seen="made for this book", chapter=9,
+    ),
+)  # fmt: skip

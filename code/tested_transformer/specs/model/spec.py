@@ -1,0 +1,417 @@
+"""The Spec of the whole model: a module made from a configuration, with weights copied in by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import reference
+from ...errors import complain, shape_of
+from ...models.transformer import Transformer, TransformerConfig
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from .mutants import MUTANTS
+
+STATEMENT = """The Transformer of figure 1: an encoder, a decoder and an output layer, from token ids to logits.
+A module class(config), config being a TransformerConfig; forward takes source (B, S) and target (B, L)
+-> logits (B, L, V). Padding, config.pad_id, stands on the right; its logits may be anything.
+Weights are copied in by these names, each with `.weight` and, where the configuration says so, `.bias`:
+source_embedding.table, target_embedding.table (absent if target_vocab is None: one table for both),
+output (the target's table if tied_output), and in layer n of `encoder.layers` and `decoder.layers`
+attention.query, .key, .value, .output; in the decoder the same of cross_attention;
+feed_forward.widen, feed_forward.narrow; residuals.0.norm, residuals.1.norm, in the decoder
+residuals.2.norm, in the order of their use; encoder.norm and decoder.norm if final_norm."""
+SMALL = {
+    "source_vocab": 11, "d_model": 6, "num_heads": 2, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "d_ff": 9, "dropout": 0.0,
+}  # fmt: skip
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+CHANGED = 1e-6  # and between two that should not
+
+# --- From a candidate to a function ---------------------------------------------------------------
+
+
+@cache
+def named_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """Every weight of the model by name, each shared one once."""
+    with torch.random.fork_rng(devices=[]):
+        return {name: tuple(w.shape) for name, w in Transformer(config).named_parameters()}
+
+
+@cache
+def places(config: TransformerConfig) -> dict[str, slice]:
+    """Where each weight stands when all are written in one row."""
+    found, start = {}, 0
+    for name, shape in named_shapes(config).items():
+        found[name] = slice(start, start := start + math.prod(shape))
+    return found
+
+
+def by_name(weights: np.ndarray, config: TransformerConfig) -> dict[str, np.ndarray]:
+    """All weights in one row, cut into what each name stands for."""
+    shapes = named_shapes(config)
+    return {name: weights[place].reshape(shapes[name]) for name, place in places(config).items()}
+
+
+def fresh(
+    candidate: Any, config: TransformerConfig, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The candidate's module as it makes it, in evaluation, and its parameters by name.
+
+    Making a module takes longer than calling it, so what a class makes is kept. A function may make
+    another one the next time.
+    """
+    return (_kept if isinstance(candidate, type) else _new)(candidate, config, dtype)
+
+
+def _new(
+    candidate: Any, config: TransformerConfig, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = candidate(config)
+    if not isinstance(module, nn.Module):
+        raise complain(TypeError, "the candidate", type(module).__name__, "an nn.Module")
+    module = module.to(dtype).eval()
+    there = dict(module.named_parameters(remove_duplicate=False))
+    for name, shape in named_shapes(config).items():
+        if name not in there:
+            raise complain(TypeError, "the module", "none", f"a parameter `{name}`")
+        if there[name].shape != shape:
+            raise complain(ValueError, f"`{name}`", f"shape {shape_of(there[name])}", f"{shape}")
+    return module, there
+
+
+_kept = lru_cache(maxsize=16)(_new)
+
+
+@torch.no_grad()
+def made(candidate: Any, weights: Tensor, config: TransformerConfig) -> nn.Module:
+    """The candidate's module with these weights."""
+    module, there = fresh(candidate, config, weights.dtype)
+    for name, place in places(config).items():
+        there[name].copy_(weights[place].view_as(there[name]))
+    return module
+
+
+def build(candidate: Any, arguments: dict[str, Any]) -> Any:
+    """A function of the sentences, the weights and the configuration."""
+
+    @torch.no_grad()
+    def call(source: Tensor, target: Tensor, weights: Tensor, config: TransformerConfig) -> Tensor:
+        return made(candidate, weights, config)(source, target)
+
+    return call
+
+
+def read(answer: Any, arguments: dict[str, Any]) -> Any:
+    """The logits of words: what stands at padding is set to 0."""
+    padding = arguments["target"] == arguments["config"].pad_id
+    if not isinstance(answer, Tensor) or answer.shape[:2] != padding.shape:
+        return answer
+    return answer.masked_fill(padding.unsqueeze(-1), 0.0)
+
+
+def slow(source, target, weights, config):
+    """The reference, with zeros at padding."""
+    logits = reference.transformer(source, target, by_name(weights, config), config)
+    logits[target == config.pad_id] = 0
+    return logits
+
+
+def torch_model(source: Tensor, target: Tensor, weights: Tensor, config: Any) -> Tensor:
+    """The ruler: torch's nn.Transformer between our embedding and output layer."""
+    ours = made(Transformer, weights, config)
+    theirs, length = ours.to_torch(), target.shape[1]
+    x, y = (
+        embedding(ids, torch.arange(ids.shape[1]).expand_as(ids), ids.shape[1])
+        for ids, embedding in ((source, ours.source_embedding), (target, ours.target_embedding))
+    )
+    hidden = {"src": source == config.pad_id, "tgt": target == config.pad_id}
+    masks = {f"{name}_key_padding_mask": mask for name, mask in hidden.items()}
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    return ours.output(
+        theirs(x, y, tgt_mask=future, memory_key_padding_mask=hidden["src"], **masks)
+    )
+
+
+# --- Cases ----------------------------------------------------------------------------------------
+
+
+def drawn_weights(rng: np.random.Generator, config: TransformerConfig) -> np.ndarray:
+    """All weights in one row; scales near 1 and everything else near 0, none of them equal."""
+    rows = []
+    for name, shape in named_shapes(config).items():
+        noise = rng.normal(size=shape)
+        if len(shape) > 1:
+            rows.append(noise * shape[-1] ** -0.5)
+        else:
+            rows.append(0.3 * noise + (name.endswith("norm.weight")))
+    return np.concatenate([row.ravel() for row in rows])
+
+
+@lru_cache(maxsize=4)  # the reference remembers its answers with the cases
+def _cases(seed: int) -> tuple[Case, ...]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, source, target, dtype=torch.float64, **changes) -> Case:
+        """Source and target: the lengths of the sentences of the batch, the longest one first."""
+        config = TransformerConfig(**SMALL | changes)
+        ids = {}
+        for name, vocab, lengths in (
+            ("source", config.source_vocab, source),
+            ("target", config.output_vocab, target),
+        ):
+            ids[name] = rng.integers(2, vocab, size=(len(lengths), max(lengths)))
+            for row, length in zip(ids[name], lengths, strict=True):
+                row[length:] = config.pad_id
+                if length > 1 and row[0] == row[length - 1]:  # turned round, it must be another
+                    row[0] = 2 + (row[0] - 1) % (vocab - 2)
+        weights = drawn_weights(rng, config)
+        return Case(label, {**ids, "weights": weights, "config": config}, dtype)
+
+    one = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    return (
+        case("one layer each", [3], [2], **one),
+        case("two layers each", [5], [4]),
+        case("sentences of three lengths", [6, 2, 4], [5, 4, 1]),
+        case("pre-norm", [4, 3], [3, 3], wiring="pre", d_ff=13),
+        case("two vocabularies", [3, 3], [4, 2], target_vocab=8),
+        case("an output layer of its own", [4, 1], [5, 5], tied_output=False, output_bias=True),
+        case("more encoder layers than decoder layers", [4], [3], num_encoder_layers=3),
+        case("more decoder layers, without biases", [3, 2], [4, 3], num_decoder_layers=3,
+             num_encoder_layers=1, bias=False, wiring="pre"),
+        case("dropout, in evaluation", [4, 2], [3, 2], dropout=0.5),
+        case("four heads", [5, 5], [5, 5], d_model=8, num_heads=4, **one),
+        case("float32", [6, 3], [4, 4], torch.float32, d_model=10, num_heads=5, activation="gelu"),
+    )  # fmt: skip
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def _exact(case: Case) -> bool:
+    """In float64 two answers can be compared without asking how much rounding there is."""
+    return case.dtype == torch.float64
+
+
+def _layers(case: Case, name: str) -> int:
+    return getattr(case.arguments["config"], f"num_{name}_layers")
+
+
+def _one_sentence(case: Case) -> bool:
+    """Without padding, and quick."""
+    return _exact(case) and len(case.arguments["source"]) == 1
+
+
+def other_words(ids: np.ndarray, case: Case, vocab: int) -> np.ndarray:
+    """Every word replaced by another one; padding stays."""
+    return np.where(ids == case.arguments["config"].pad_id, ids, 1 + ids % (vocab - 1))
+
+
+def with_weights(case: Case, change: Any) -> np.ndarray:
+    """The weights of the case after `change(name, weight)`, which gives the new numbers."""
+    weights = by_name(case.arguments["weights"], case.arguments["config"])
+    return np.concatenate([change(name, weight).ravel() for name, weight in weights.items()])
+
+
+def _rests(run: Run, case: Case) -> Problem | None:
+    given = case.tensors()
+    module = made(run.candidate, given["weights"], given["config"])
+    first, second = (module(given["source"], given["target"]) for _ in range(2))
+    if torch.equal(read(first, given), read(second, given)):
+        return None
+    return Problem("the same logits at each call of module.eval()", "others at the second call")
+
+
+def _future(run: Run, case: Case) -> Problem | None:
+    target = case.arguments["target"]
+    cut = (target.shape[1] + 1) // 2
+    others = other_words(target, case, case.arguments["config"].output_vocab)
+    changed = np.concatenate([target[:, :cut], others[:, cut:]], axis=1)
+    expected, got = run.value(case)[:, :cut], run.value(case, target=changed)[:, :cut]
+    return compare(expected, got, ROUNDING, f"logits of {cut}, after other words follow,")
+
+
+def _padding(run: Run, case: Case) -> Problem | None:
+    pad_id, length = case.arguments["config"].pad_id, case.arguments["target"].shape[1]
+    wider = {
+        name: np.pad(case.arguments[name], ((0, 0), (0, 2)), constant_values=pad_id)
+        for name in ("source", "target")
+    }
+    got = run.value(case, **wider)[:, :length]
+    return compare(run.value(case), got, ROUNDING, "logits with more padding")
+
+
+def _alone(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    for b in range(len(a["source"])):
+        row = {name: a[name][b : b + 1] for name in ("source", "target")}
+        row = {name: ids[:, ids[0] != a["config"].pad_id] for name, ids in row.items()}
+        got = run.value(case, **row)[0]
+        problem = compare(run.value(case)[b, : len(got)], got, ROUNDING, f"logits of sentence {b}")
+        if problem:
+            return problem
+    return None
+
+
+def _reads(run: Run, case: Case) -> Problem | None:
+    source = case.arguments["source"]
+    changed = other_words(source, case, case.arguments["config"].source_vocab)
+    if np.abs(run.value(case, source=changed) - run.value(case)).max() > CHANGED:
+        return None
+    return Problem("other logits for another source", "the same logits")
+
+
+def _order(run: Run, case: Case) -> Problem | None:
+    source = case.arguments["source"]
+    turned = run.value(case, source=np.flip(source, 1).copy())
+    if np.abs(turned - run.value(case)).max() > CHANGED:
+        return None
+    return Problem("other logits for the source turned round", "the same logits")
+
+
+def _attentions(case: Case) -> Iterator[str]:
+    for name in named_shapes(case.arguments["config"]):
+        if name.endswith("attention.value.weight"):
+            yield name
+
+
+def _own_weights(run: Run, case: Case) -> Problem | None:
+    for name in _attentions(case):
+        weights = with_weights(case, lambda n, w, name=name: -w if n == name else w)
+        if np.abs(run.value(case, weights=weights) - run.value(case)).max() <= CHANGED:
+            return Problem(f"other logits with another `{name}`", "the same logits")
+    return None
+
+
+def _last_layer(run: Run, case: Case) -> Problem | None:
+    words = other_words(case.arguments["source"], case, case.arguments["config"].source_vocab)
+    last = f"encoder.layers.{_layers(case, 'encoder') - 1}.feed_forward.narrow.weight"
+    for number in range(_layers(case, "decoder")):
+        listens = f"decoder.layers.{number}.cross_attention.output"
+
+        def silence(name: str, weight: np.ndarray, listens: str = listens) -> np.ndarray:
+            crosses = "cross_attention.output" in name
+            return 0 * weight if crosses and not name.startswith(listens) else weight
+
+        def change(name: str, weight: np.ndarray, silence: Any = silence) -> np.ndarray:
+            return -weight if name == last else silence(name, weight)
+
+        alone, changed = (with_weights(case, f) for f in (silence, change))
+        logits = run.value(case, weights=alone)
+        if np.abs(run.value(case, weights=changed) - logits).max() > CHANGED:
+            continue
+        if np.abs(run.value(case, weights=alone, source=words) - logits).max() > CHANGED:
+            expected = f"decoder layer {number} to depend on `{last}`"
+            return Problem(expected, "the same logits when all other layers are silent")
+    return None
+
+
+def _logits(run: Run, case: Case) -> Problem | None:
+    logits = run.value(case)[case.arguments["target"] != case.arguments["config"].pad_id]
+    if logits.min() < 0 or np.abs(logits.sum(-1) - 1).max() > ROUNDING:
+        return None
+    return Problem("logits of any sign and size", "probabilities: each row sums to 1")
+
+
+def _tied(run: Run, case: Case) -> Problem | None:
+    config = case.arguments["config"]
+    module = made(run.candidate, case.tensors()["weights"], config)
+    there = dict(module.named_parameters(remove_duplicate=False))
+    target = f"{'source' if config.target_vocab is None else 'target'}_embedding.table.weight"
+    for name, shared in (
+        ("output.weight", config.tied_output),
+        ("target_embedding.table.weight", config.target_vocab is None),
+    ):
+        if shared and name in there and there[name] is not there[target]:
+            return Problem(f"`{name}` to be `{target}` itself", "a parameter of its own")
+    return None
+
+
+CHECKS = (
+    SHAPE,
+    UNTOUCHED,
+    Check(
+        "dropout rests in evaluation",
+        "After module.eval() the same sentences must give the same logits, call after call.",
+        _rests,
+        when=lambda case: case.arguments["config"].dropout > 0,
+    ),
+    Check(
+        "the future stays hidden",
+        "The logits of a word may depend on it and on those before it, in evaluation too.",
+        _future,
+        when=_exact,
+    ),
+    Check(
+        "padding changes nothing",
+        "With more padding on the right, every word must keep its logits: hide padding wherever "
+        "keys are read, in the encoder, in the decoder and between them.",
+        _padding,
+        when=_exact,
+    ),
+    Check(
+        "a sentence sees only itself",
+        "Alone and without padding, a sentence must get the logits that it gets in its batch.",
+        _alone,
+        when=lambda case: _exact(case) and len(case.arguments["source"]) > 1,
+    ),
+    Check(
+        "the decoder reads the source",
+        "Another source must give other logits: cross-attention reads the encoder's output.",
+        _reads,
+        when=_one_sentence,
+    ),
+    Check(
+        "the order of words counts",
+        "Attention alone does not know the order: turned round, the source must give other logits.",
+        _order,
+        when=_one_sentence,
+    ),
+    Check(
+        "every decoder layer reads the last encoder layer",
+        "Layer n of the decoder reads what the whole encoder made, not what its layer n made.",
+        _last_layer,
+        when=lambda case: _one_sentence(case) and _layers(case, "encoder") > 1,
+    ),
+    Check(
+        "every attention has weights of its own",
+        "Self-attention and cross-attention, and every layer, are modules of their own: changing "
+        "the weights of one must count.",
+        _own_weights,
+        when=_one_sentence,
+    ),
+    Check(
+        "one table where the configuration says so",
+        "A tied table is one parameter with two names, not two with the same numbers.",
+        _tied,
+    ),
+    Check(
+        "logits, not probabilities",
+        "cross_entropy applies the softmax itself; after two of them the loss can not get small.",
+        _logits,
+        when=_exact,
+    ),
+    EQUAL,
+)
+
+
+MODEL = Spec(
+    name="model",
+    statement=STATEMENT,
+    required=("source", "target", "weights", "config"),
+    reference=slow,
+    ruler=torch_model,
+    cases=_cases,
+    checks=CHECKS,
+    mutants=MUTANTS,
+    build=build,
+    read=read,
+    chapter=9,
+)

@@ -1,0 +1,413 @@
+"""The Specs of positions: sinusoids, their shift, BERT's input, relative attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ... import reference
+from ...errors import BackendError
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from .mutants import (
+    RELATIVE_MUTANTS,
+    SEGMENT_MUTANTS,
+    SHIFT_MUTANTS,
+    SINUSOID_MUTANTS,
+    BertInput,
+    RelativeFormula,
+    SinusoidFormula,
+    shift,
+)
+
+# --- Sinusoids ------------------------------------------------------------------------------------
+
+
+def _options(case: Case) -> dict[str, Any]:
+    named = {name: case.arguments.get(name) for name in ("base", "layout")}
+    return {name: option for name, option in named.items() if option is not None}
+
+
+def _slow_sinusoids(positions, d_model, dtype=None, **options):
+    return reference.sinusoidal_positions(positions, d_model, **options)
+
+
+def sinusoid_cases(seed: int) -> list[Case]:
+    """From three positions and four columns to far positions, odd widths, layouts and bases."""
+    rng = np.random.default_rng(seed)
+
+    def case(label, positions, d_model, **options) -> Case:
+        arguments = {"positions": np.asarray(positions), "d_model": d_model, **options}
+        return Case(label, arguments, options.get("dtype", torch.float32))
+
+    return [
+        case("the first three", [0, 1, 2], 4),
+        case("one pair", [0, 3, 7], 2),
+        case("six columns", np.arange(5), 6),
+        case("out of order", rng.permutation(9)[:5], 10),
+        case("a batch", rng.integers(0, 50, (2, 4)), 8),
+        case("an odd width", [0, 1, 5], 7),
+        case("one column", [0, 2], 1),
+        case("halves", [0, 1, 4], 6, layout="halves"),
+        case("halves, odd", [0, 2, 3], 5, layout="halves"),
+        case("another base", [0, 1, 6], 8, base=500.0),
+        case("float64", rng.integers(0, 9, 4), 12, dtype=torch.float64),
+        case("far away", rng.integers(100_000, 200_000, 5), 16),
+    ]
+
+
+def _split(table: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """The sines and the cosines of a table, as the case's layout has them."""
+    if case.arguments.get("layout") == "halves":
+        half = (table.shape[-1] + 1) // 2
+        return table[..., :half], table[..., half:]
+    return table[..., 0::2], table[..., 1::2]
+
+
+def _origin(run: Run, case: Case) -> Problem | None:
+    table = run.value(case, positions=np.zeros(1, dtype=np.int64))
+    wanted = reference.sinusoidal_positions(
+        np.zeros(1), case.arguments["d_model"], **_options(case)
+    )
+    return compare(wanted.astype(float), table, 1e-6)
+
+
+def _alone(run: Run, case: Case) -> Problem | None:
+    """The vector of each position on its own, against its vector among the others."""
+    positions = case.arguments["positions"].reshape(-1)
+    together = run.value(case).reshape(len(positions), -1)
+    for n, position in enumerate(positions):
+        alone = run.value(case, positions=position[None])[0]
+        if problem := compare(alone, together[n], 1e-6, f"the vector of position {position}"):
+            return problem
+    return None
+
+
+def _shared_angle(run: Run, case: Case) -> Problem | None:
+    """sin^2 + cos^2 = 1 for each pair."""
+    sines, cosines = _split(run.value(case), case)
+    lengths = sines[..., : cosines.shape[-1]] ** 2 + cosines**2
+    return compare(np.ones_like(lengths), lengths, 1e-5, "sin^2 + cos^2")
+
+
+def _speeds(run: Run, case: Case) -> Problem | None:
+    """The angle by which each pair has turned at position 1."""
+    d_model, base = case.arguments["d_model"], case.arguments.get("base") or 10000.0
+    sines, cosines = _split(run.value(case, positions=np.arange(2))[1], case)
+    turned = np.arctan2(sines[: len(cosines)], cosines)
+    wanted = base ** (-2 * np.arange(len(cosines)) / d_model)
+    return compare(wanted, turned, 1e-5, "radians a step, pair by pair")
+
+
+SINUSOIDAL_POSITIONS = Spec(
+    name="sinusoidal_positions",
+    statement="""sinusoidal_positions(positions, d_model, *, base=10000, layout="interleaved", dtype=float32):
+column 2i of position p is sin(p / base^(2i/D)), column 2i+1 its cosine; layout="halves" puts all sines
+before all cosines. positions (*batch), integers of any size -> (*batch, D); D may be odd.""",
+    required=("positions", "d_model"),
+    reference=_slow_sinusoids,
+    ruler=SinusoidFormula(),
+    cases=sinusoid_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "position 0 has sines of 0 and cosines of 1",
+            "At position 0 all angles are 0: zeros where the sines stand, ones where the cosines do.",
+            _origin,
+        ),
+        Check(
+            "one position, one vector",
+            "The vector of a position may depend on nothing but the position.",
+            _alone,
+        ),
+        Check(
+            "a sine and its cosine share an angle",
+            "sin^2 + cos^2 must be 1 for each pair: both have the exponent 2i/D, i counting pairs.",
+            _shared_angle,
+            when=lambda case: case.arguments["d_model"] > 1,
+        ),
+        Check(
+            "each pair turns at its own speed",
+            "From a position to the next, pair i turns by base^(-2i/D) radians: 1 for the first pair.",
+            _speeds,
+            when=lambda case: case.arguments["d_model"] > 1,
+        ),
+        EQUAL,
+    ),
+    mutants=SINUSOID_MUTANTS,
+    chapter=6,
+)
+
+# --- Shift ----------------------------------------------------------------------------------------
+
+
+def _slow_shift(offset, d_model, **options):
+    return reference.shift_matrix(offset, d_model, **options)
+
+
+def _shift_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, offset, d_model, **options) -> Case:
+        return Case(label, {"offset": offset, "d_model": d_model, **options}, torch.float32)
+
+    return [
+        case("one pair, one step", 1, 2),
+        case("two pairs", 3, 4),
+        case("backwards", -2, 4),
+        case("far", int(rng.integers(20, 60)), 6),
+        case("halves", 5, 6, layout="halves"),
+        case("another base", 4, 8, base=100.0),
+    ]
+
+
+def _lengths(run: Run, case: Case) -> Problem | None:
+    turn = run.value(case)
+    return compare(np.eye(len(turn)), turn @ turn.T, 1e-5, "R R^T")
+
+
+def _carries(run: Run, case: Case) -> Problem | None:
+    start = np.array([0, 1, 17])
+    table = partial(
+        reference.sinusoidal_positions, d_model=case.arguments["d_model"], **_options(case)
+    )
+    moved = (run.value(case) @ table(start).astype(float).T).T
+    wanted = table(start + case.arguments["offset"]).astype(float)
+    return compare(wanted, moved, 1e-4, "R PE(pos)")
+
+
+SHIFT_MATRIX = Spec(
+    name="shift_matrix",
+    statement="""shift_matrix(offset, d_model, *, base=10000, layout="interleaved"): the (D, D) matrix R
+with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D is even.""",
+    required=("offset", "d_model"),
+    reference=_slow_shift,
+    ruler=shift,
+    cases=_shift_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "it keeps lengths",
+            "R only turns: its rows have length 1 and stand at right angles, R R^T = 1.",
+            _lengths,
+        ),
+        Check(
+            "it carries each position forward",
+            "R times the vector of a position must be the vector `offset` places later.",
+            _carries,
+        ),
+        EQUAL,
+    ),
+    mutants=SHIFT_MUTANTS,
+    chapter=6,
+)
+
+# --- BERT's input ---------------------------------------------------------------------------------
+
+PARAMETERS = {
+    "token_table": "token.weight",
+    "segment_table": "segment.weight",
+    "position_table": "position.weight",
+    "norm_weight": "norm.weight",
+    "norm_bias": "norm.bias",
+}
+
+
+def _build_segmented(candidate: Any, arguments: dict[str, Any]) -> Any:
+    """A function of tokens, segments and five tensors; a module gets these as its parameters."""
+    if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
+        if "num_segments" in arguments:
+            raise BackendError("a function has no tables of its own")
+        return candidate
+    tables = [arguments[name] for name in ("token_table", "position_table", "segment_table")]
+    vocab_size, max_length, num_segments = map(len, tables)
+    width = tables[0].shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = candidate(vocab_size, width, max_length=max_length, num_segments=num_segments)
+    return partial(_with_tables, module.eval())
+
+
+def _with_tables(
+    module: nn.Module, tokens: Tensor, segments: Tensor, *tensors: Tensor, **fresh: int
+) -> Tensor:
+    """Call the module with these tables in place of its own; a fresh one keeps its own."""
+    if fresh:
+        return module.double()(tokens, segments)
+    weights = dict(zip(PARAMETERS.values(), tensors, strict=True))
+    return functional_call(module, weights, (tokens, segments), strict=True)
+
+
+def _slow_segmented(num_segments=2, **given):
+    return reference.segmented_embedding(**given)
+
+
+def _segmented_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, shape, vocab, width, max_length, dtype=torch.float64, **fresh) -> Case:
+        tokens = rng.integers(1, vocab, shape)
+        tokens[:, -1] = 0  # padding
+        segments = np.sort(rng.integers(0, 2, shape), axis=1)
+        segments[0, 0], segments[0, -1] = 0, 1
+        tables = [rng.normal(size=size) for size in ((vocab, width), (2, width))]
+        tables += [rng.normal(size=(max_length, width)), 1 + rng.random(width), rng.random(width)]
+        arguments = {"tokens": tokens, "segments": segments}
+        return Case(label, arguments | dict(zip(PARAMETERS, tables, strict=True)) | fresh, dtype)
+
+    return [
+        case("one text", (1, 3), 5, 4, 6),
+        case("two texts", (2, 5), 7, 6, 5),
+        case("four texts of four", (4, 4), 9, 5, 8),
+        case("float32", (3, 6), 8, 7, 9, torch.float32),
+        case("freshly made", (2, 3), 6, 4, 5, num_segments=2),
+    ]
+
+
+def _given(case: Case) -> bool:
+    """Does the case give the tables, or is the module to use its own?"""
+    return "num_segments" not in case.arguments
+
+
+def _learns(run: Run, case: Case) -> Problem | None:
+    names = ("position_table", "segment_table", "token_table")
+    for name, gradient in run.gradients(case, names).items():
+        if not np.abs(gradient).sum():
+            return Problem(f"a gradient for {name}", "none: the table never learns")
+    return None
+
+
+def _padding_stays(run: Run, case: Case) -> Problem | None:
+    row = run.gradients(case, ("token_table",))["token_table"][0]
+    return compare(np.zeros_like(row), row, 0.0, "the gradient of row 0, padding")
+
+
+def _sees_order(run: Run, case: Case) -> Problem | None:
+    """The same token and segment at two places has two vectors."""
+    arguments = case.arguments
+    tokens, segments = np.ones_like(arguments["tokens"]), np.zeros_like(arguments["segments"])
+    vectors = run.value(case, tokens=tokens, segments=segments)[0]
+    alike = np.allclose(vectors[0], vectors[1])
+    return Problem("two vectors", "one word has the same vector at both places") if alike else None
+
+
+SEGMENTED_EMBEDDING = Spec(
+    name="segmented_embedding",
+    statement="""LayerNorm(token + segment + position), eps 1e-12; token 0 is padding, whose row gets no gradient.
+A module class(vocab_size, d_model, max_length=, num_segments=) with parameters token.weight, segment.weight,
+position.weight, norm.weight and norm.bias; forward takes tokens and segments, (B, L) -> (B, L, D).
+Or a function of tokens, segments and these five tensors.""",
+    required=("tokens", "segments", *PARAMETERS),
+    reference=_slow_segmented,
+    ruler=lambda **given: _build_segmented(BertInput, given)(
+        *(given[name] for name in ("tokens", "segments", *PARAMETERS))
+    ),
+    cases=_segmented_cases,
+    checks=(
+        replace(SHAPE, when=_given),
+        UNTOUCHED,
+        Check(
+            "every table learns",
+            "A gradient must reach the tables of tokens, segments and positions.",
+            _learns,
+            when=_given,
+        ),
+        Check(
+            "padding does not learn",
+            "The row of padding must get no gradient: padding_idx of nn.Embedding.",
+            _padding_stays,
+            when=_given,
+        ),
+        Check(
+            "order is seen",
+            "The same word at two places must have two vectors.",
+            _sees_order,
+            when=_given,
+        ),
+        replace(EQUAL, when=_given),
+    ),
+    mutants=SEGMENT_MUTANTS,
+    build=_build_segmented,
+    chapter=6,
+)  # fmt: skip
+
+# --- Relative attention ---------------------------------------------------------------------------
+
+
+def _relative_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, batch, sizes, clip, dtype=torch.float64, **options) -> Case:
+        """sizes L, S, d, dv."""
+        length, keys, d, width = sizes
+        shapes = {
+            "query": (*batch, length, d), "key": (*batch, keys, d), "value": (*batch, keys, width),
+            "key_table": (2 * clip + 1, d), "value_table": (2 * clip + 1, width),
+        }  # fmt: skip
+        arguments = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        return Case(label, arguments | options, dtype)
+
+    mask = rng.random((2, 1, 4, 4)) < 0.6
+    return [
+        case("two tokens, K = 1", (), (2, 2, 3, 2), 1),
+        case("three tokens, K = 2", (), (3, 3, 2, 4), 2),
+        case("longer than K", (), (6, 6, 3, 2), 2),
+        case("two heads of two samples", (2, 2), (4, 4, 3, 5), 1),
+        case("causal", (2,), (5, 5, 4, 3), 2, causal=True),
+        case("a cache: two new tokens", (2,), (2, 5, 3, 4), 2, causal=True),
+        case("a mask", (2, 3), (4, 4, 2, 3), 1, mask=mask),
+        case("float32", (2, 2), (5, 5, 4, 3), 3, torch.float32),
+    ]
+
+
+def _with(run: Run, case: Case, **changes: np.ndarray) -> Problem | None:
+    """The candidate against the reference, with some arguments replaced."""
+    wanted = run.spec.expected(case, **changes)
+    return compare(wanted, run.value(case, **changes), 1e-4)
+
+
+def _zeros(case: Case, *names: str) -> dict[str, np.ndarray]:
+    return {name: np.zeros_like(case.arguments[name]) for name in names}
+
+
+RELATIVE_ATTENTION = Spec(
+    name="relative_attention",
+    statement="""relative_attention(query, key, value, key_table, value_table, *, mask=None, causal=False):
+softmax(q_i (k_j + a_ij) / sqrt(d)) (v_j + b_ij), where a_ij and b_ij are row clip(j - p, -K, K) + K of the
+tables and p = i + S - L is the query's place. query (*batch, L, d), key (*batch, S, d),
+value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""",
+    required=("query", "key", "value", "key_table", "value_table"),
+    reference=reference.relative_attention,
+    ruler=RelativeFormula(),
+    cases=_relative_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "without distances it is attention",
+            "With tables of zeros nothing but plain attention is left.",
+            lambda run, case: _with(run, case, **_zeros(case, "key_table", "value_table")),
+        ),
+        Check(
+            "scores know the distance",
+            "Row clip(j - i, -K, K) + K of the key table belongs to key j as seen from query i.",
+            lambda run, case: _with(run, case, **_zeros(case, "value_table")),
+        ),
+        Check(
+            "values know the distance",
+            "The value table's row is added to the value, with the same weight.",
+            lambda run, case: _with(run, case, **_zeros(case, "key_table", "value")),
+        ),
+        EQUAL,
+    ),
+    mutants=RELATIVE_MUTANTS,
+    chapter=6,
+)
+
+POSITIONS = (SINUSOIDAL_POSITIONS, SHIFT_MATRIX, SEGMENTED_EMBEDDING, RELATIVE_ATTENTION)

@@ -1,0 +1,220 @@
+"""The Spec of self-attention: a function of x and three matrices, or a module of three layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ... import reference
+from ...errors import BackendError, complain
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from .mutants import MUTANTS, SelfFormula
+
+STATEMENT = """softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value), with or without batch axes.
+x (*batch, L, D), w_query and w_key (D, d), w_value (D, dv) -> (*batch, L, dv).
+A function of (x, w_query, w_key, w_value), or a module class(d_in, d_out, d_value=None) whose
+layers `query`, `key` and `value` are nn.Linear without bias; forward takes x."""
+LAYERS = ("query", "key", "value")
+
+
+def build(candidate: Any, arguments: dict[str, Any]) -> Any:
+    """A function of x and three matrices; a module gets the matrices as its layers' weights."""
+    if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
+        if "d_in" in arguments:
+            raise BackendError("a function has no weights of its own")
+        return candidate
+    d_in, d_out = arguments["w_query"].shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = candidate(d_in, d_out, d_value=arguments["w_value"].shape[1])
+    return partial(_with_weights, module)
+
+
+def _with_weights(
+    module: nn.Module, x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, **fresh: int
+) -> Tensor:
+    """Call the module with these weights in place of its own; a fresh one keeps its own."""
+    matrices = dict(zip(LAYERS, (w_query, w_key, w_value), strict=True))
+    weights = {f"{name}.weight": matrices[name].T for name in LAYERS if layer(module, name)}
+    if fresh:
+        return module.to(x.dtype)(x)
+    return functional_call(module, weights, (x,), strict=True)
+
+
+def layer(module: nn.Module, name: str) -> nn.Module:
+    """The layer of that name. Raises: TypeError if the module has none."""
+    found = getattr(module, name, None)
+    if not isinstance(found, nn.Module) or not hasattr(found, "weight"):
+        raise complain(
+            TypeError, "the module", f"no layer `{name}`", f"an nn.Linear named `{name}`"
+        )
+    return found
+
+
+def slow(x, w_query, w_key, w_value, **fresh):
+    """The reference, sample by sample."""
+    if x.ndim == 2:
+        return reference.self_attention(x, w_query, w_key, w_value)
+    return np.stack([slow(sample, w_query, w_key, w_value) for sample in x])
+
+
+def _cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, tokens, d, width, dtype=torch.float64, **fresh) -> Case:
+        """tokens (*batch, L, D)."""
+        depth = tokens[-1]
+        arguments = {"x": rng.normal(size=tokens)}
+        for name, columns in (("w_query", d), ("w_key", d), ("w_value", width)):
+            arguments[name] = rng.normal(size=(depth, columns)) * depth**-0.5
+        return Case(label, arguments | fresh, dtype)
+
+    return [
+        case("two tokens", (2, 3), 2, 4),
+        case("one token", (1, 4), 3, 2),
+        case("three tokens", (3, 5), 2, 4),
+        case("wide queries", (4, 5), 7, 3),
+        case("one number a query", (3, 4), 1, 2),
+        case("more tokens than their width", (6, 4), 3, 5),
+        case("a batch", (2, 4, 5), 3, 6),
+        case("two batch axes", (2, 3, 4, 5), 6, 2),
+        case("float32", (3, 4, 6), 5, 2, torch.float32),
+        case("bfloat16", (5, 6), 3, 4, torch.bfloat16),
+        case("freshly made", (3, 5), 4, 4, d_in=5, d_out=4),
+    ]
+
+
+def _made(case: Case) -> bool:
+    """Is this the case of a module with weights of its own?"""
+    return "d_in" in case.arguments
+
+
+def _readable(case: Case) -> bool:
+    """Can the weights be read off the output: independent tokens, no batch, little rounding?"""
+    tokens = case.arguments["x"].shape
+    exact = case.dtype == torch.float64
+    return exact and not _made(case) and len(tokens) == 2 and 1 < tokens[0] <= tokens[1]
+
+
+def weights_of(run: Run, case: Case) -> np.ndarray:
+    """The candidate's weights: if x w_value is the identity matrix, the output is the weights."""
+    return run.value(case, w_value=np.linalg.pinv(case.arguments["x"]))
+
+
+def _products(case: Case) -> np.ndarray:
+    """All q.k, less the mean of their row: what the softmax looks at."""
+    a = case.arguments
+    products = (a["x"] @ a["w_query"]) @ (a["x"] @ a["w_key"]).T
+    return products - products.mean(-1, keepdims=True)
+
+
+def _logs(run: Run, case: Case) -> np.ndarray:
+    """Logarithms of the weights, less the mean of their row: the scores, as far as weights tell."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(weights_of(run, case))
+        return logs - logs.mean(-1, keepdims=True)
+
+
+def _apart(run: Run, case: Case) -> Problem | None:
+    module = run.candidate(case.arguments["d_in"], case.arguments["d_out"])
+    query, key = (layer(module, name).weight for name in ("query", "key"))
+    alike = torch.equal(query, key)
+    return (
+        Problem("two different matrices", "the same numbers in `query` and `key`")
+        if alike
+        else None
+    )
+
+
+def _distribution(run: Run, case: Case) -> Problem | None:
+    weights = weights_of(run, case)
+    if weights.min() < -1e-9:
+        return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
+    return compare(np.ones(len(weights)), weights.sum(-1), 1e-9)
+
+
+def _roles(run: Run, case: Case) -> Problem | None:
+    """Up to one factor for all (the next check's), log weights are the products q.k."""
+    wanted, got = _products(case), _logs(run, case)
+    factor = float((wanted * got).sum() / (wanted * wanted).sum())
+    return compare(wanted * max(factor, 0.0), got, 1e-6)
+
+
+def _scale(run: Run, case: Case) -> Problem | None:
+    return compare(
+        _products(case) * case.arguments["w_query"].shape[1] ** -0.5, _logs(run, case), 1e-6
+    )
+
+
+def _order(run: Run, case: Case) -> Problem | None:
+    turned = run.value(case, x=np.flip(case.arguments["x"], -2).copy())
+    return compare(np.flip(run.value(case), -2), turned, 2 * run.expected(case)[1])
+
+
+def _samples(run: Run, case: Case) -> Problem | None:
+    x = case.arguments["x"].copy()
+    x[0] = -x[0]
+    return compare(run.value(case)[1:], run.value(case, x=x)[1:], 2 * run.expected(case)[1])
+
+
+CHECKS = (
+    replace(SHAPE, when=lambda case: not _made(case)),
+    UNTOUCHED,
+    Check(
+        "queries and keys start apart",
+        "Equal matrices give symmetric scores: token i is drawn to j exactly as j is to i.",
+        _apart,
+        needs=("d_in",),
+    ),
+    Check(
+        "each token spends 1",
+        "The weights of a token are at least 0 and sum to 1: softmax over the keys, the last axis.",
+        _distribution,
+        when=_readable,
+    ),
+    Check(
+        "rows ask, columns answer",
+        "Score (i, j) is the query of token i times the key of token j, not the other way round.",
+        _roles,
+        when=_readable,
+    ),
+    Check(
+        "the width of a query sets the scale",
+        "Scores are divided by sqrt(d), where d is the width of a query, not that of a token.",
+        _scale,
+        when=_readable,
+    ),
+    Check(
+        "reordered tokens, reordered outputs",
+        "Self-attention does not know the order of tokens: turned round, the outputs turn round.",
+        _order,
+        when=lambda case: not _made(case),
+    ),
+    Check(
+        "a sample sees only itself",
+        "Changing the first sample of a batch must leave the others alone.",
+        _samples,
+        when=lambda case: case.arguments["x"].ndim > 2,
+    ),
+    replace(EQUAL, when=lambda case: not _made(case)),
+)
+
+
+SELF_ATTENTION = Spec(
+    name="self_attention",
+    statement=STATEMENT,
+    required=("x", "w_query", "w_key", "w_value"),
+    reference=slow,
+    ruler=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
+    cases=_cases,
+    checks=CHECKS,
+    mutants=MUTANTS,
+    build=build,
+    chapter=1,
+)

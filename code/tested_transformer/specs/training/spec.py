@@ -1,0 +1,672 @@
+"""The Specs of training: teacher forcing, one step, evaluation, and the two learning rates.
+
+A step and an evaluation are judged on a model so small that its gradient can be written down: a
+decoder without attention, which adds up what was asked and what was read so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import reference
+from ...data.batches import Batch
+from ...data.vocabulary import BOS, EOS, PAD
+from ...training.losses import cross_entropy, token_accuracy
+from ..judge import EQUAL, SHAPE, Case, Check, Problem, Run, Spec, compare
+from .mutants import CYCLE_MUTANTS, EVALUATION_MUTANTS, PAPER_MUTANTS, STEP_MUTANTS, TEACHER_MUTANTS
+
+ROUNDING = 1e-9  # between two answers in float64 that should be the same
+
+# --- Teacher forcing ------------------------------------------------------------------------------
+
+
+def slow_teacher_forcing(sentences: Sequence[Sequence[int]]) -> np.ndarray:
+    """Word by word: what is read and what is to be said, (2, B, L)."""
+    rows = np.full((2, len(sentences), max(map(len, sentences)) + 1), PAD)
+    for b, words in enumerate(sentences):
+        for place, word in enumerate((*words, EOS)):
+            rows[1, b, place] = word
+            rows[0, b, place] = words[place - 1] if place else BOS
+    return rows
+
+
+def read_pair(answer: Any, arguments: dict[str, Any]) -> Tensor:
+    """Both as one tensor (2, B, L); what is read where nothing is to be said is nobody's business."""
+    target, expected = answer
+    return torch.stack([target.masked_fill(expected == PAD, PAD), expected])
+
+
+def _sentence_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label: str, *lengths: int) -> Case:
+        rows = [tuple(int(word) for word in rng.permutation(20)[:n] + 4) for n in lengths]
+        return Case(label, {"sentences": tuple(rows)})
+
+    return [
+        case("one word", 1),
+        case("one sentence", 3),
+        case("two of a length", 2, 2),
+        case("a short and a long one", 2, 4),
+        case("an empty one", 3, 0, 1),
+        case("five sentences", *(int(n) for n in rng.integers(1, 7, size=5))),
+    ]
+
+
+def _both(run: Run, case: Case) -> tuple[list[list[int]], list[list[int]]]:
+    """What is read and what is said, row by row, without padding."""
+    target, expected = run.value(case)
+    said = [[int(n) for n in row if n != PAD] for row in expected]
+    return [[int(n) for n in row[: len(s)]] for row, s in zip(target, said, strict=True)], said
+
+
+def _reads_behind(run: Run, case: Case) -> Problem | None:
+    for read, said in zip(*_both(run, case), strict=True):
+        if read[1:] != said[:-1]:
+            return Problem(f"after the first word, {said[:-1]} is read", f"{read[1:]}")
+    return None
+
+
+def _says_first(run: Run, case: Case) -> Problem | None:
+    for words, said in zip(case.arguments["sentences"], _both(run, case)[1], strict=True):
+        if words and said[:1] != [words[0]]:
+            return Problem(f"{words[0]} is said first", f"{said[:1]}")
+    return None
+
+
+def _says_end(run: Run, case: Case) -> Problem | None:
+    for words, said in zip(case.arguments["sentences"], _both(run, case)[1], strict=True):
+        if said[len(words) : len(words) + 1] != [EOS]:
+            return Problem(f"{[*words, EOS]} is said", f"{said}")
+    return None
+
+
+def _padded(run: Run, case: Case) -> Problem | None:
+    lengths = np.array([len(words) + 1 for words in case.arguments["sentences"]])
+    expected = run.value(case)[1]
+    after = np.arange(expected.shape[1]) >= lengths[:, None]
+    return compare(np.where(after, PAD, expected), expected, 0.0, "the expected words")
+
+
+TEACHER_FORCING = Spec(
+    name="teacher_forcing",
+    statement="teacher_forcing(sentences) -> (target, expected), what the decoder reads and what it "
+    "should say, both (B, L), whole numbers: B lists of word numbers, L the longest and one more; "
+    f"BOS = {BOS}, EOS = {EOS}, filled up with PAD = {PAD}",
+    required=("sentences",),
+    reference=slow_teacher_forcing,
+    cases=_sentence_cases,
+    read=read_pair,
+    checks=(
+        Check(
+            "the first word is said first",
+            "BOS is read, never said: the first word to say is the sentence's own.",
+            _says_first,
+        ),
+        Check(
+            "the end is said",
+            "After the last word EOS is to be said, or the model never learns to stop.",
+            _says_end,
+        ),
+        Check(
+            "padding is PAD",
+            "After EOS nothing is to be said: PAD, which the loss ignores.",
+            _padded,
+        ),
+        Check(
+            "what is read ends before what is said",
+            "At each place the decoder reads the word before the one that it should say.",
+            _reads_behind,
+        ),
+        SHAPE,
+        EQUAL,
+    ),
+    mutants=TEACHER_MUTANTS,
+    chapter=10,
+)
+
+# --- A model whose gradient can be written down ---------------------------------------------------
+
+TABLES = ("source_table", "target_table", "output")
+DATA = ("source", "target", "expected")
+
+
+class TinyModel(nn.Module):
+    """Logits from the mean of what was asked plus the mean of what was read so far.
+
+    It has a dropout that is on in training, and remembers in `had_graph` whether it ever ran with
+    gradients on. Shapes: tables (V, D), output (D, V); source (B, S), target (B, L) -> (B, L, V).
+    """
+
+    def __init__(self, source_table: Tensor, target_table: Tensor, output: Tensor, dropout: float):
+        super().__init__()
+        self.source_table = nn.Parameter(source_table.clone())
+        self.target_table = nn.Parameter(target_table.clone())
+        self.output = nn.Parameter(output.clone())
+        self.dropout, self.had_graph = nn.Dropout(dropout), False
+
+    def forward(self, source: Tensor, target: Tensor, causal: bool = True) -> Tensor:
+        """Logits for each word to say; without `causal` the whole target is read at every place."""
+        self.had_graph |= torch.is_grad_enabled()
+        places = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool)
+        seen = (target != PAD)[:, None] & (places.tril() if causal else places)
+        asked = self._mean(source != PAD, self.source_table[source])
+        return (
+            self.dropout(asked[:, None] + self._mean(seen, self.target_table[target])) @ self.output
+        )
+
+    @staticmethod
+    def _mean(seen: Tensor, rows: Tensor) -> Tensor:
+        share = seen.to(rows.dtype) / seen.sum(-1, keepdim=True).clamp(min=1)
+        return share @ rows if seen.ndim == 3 else (share[:, None] @ rows)[:, 0]
+
+
+def slow_word(source, read, source_table, target_table, output):
+    """The logits of one word and the sum before the last map, from what was asked and read."""
+    asked = source_table[source[source != PAD]].mean(axis=0)
+    hidden = asked + target_table[read[read != PAD]].mean(axis=0)
+    return hidden @ output, hidden
+
+
+def words_of(target: np.ndarray, expected: np.ndarray) -> list[tuple[int, int]]:
+    """The places where a word is to be said."""
+    return [(b, place) for b, place in np.ndindex(expected.shape) if expected[b, place] != PAD]
+
+
+def _tiny(rng: np.random.Generator, rows: int, length: int, vocab: int) -> dict[str, Any]:
+    """Data of several lengths and weights: the arguments that both Specs share."""
+    lengths = rng.permutation(np.resize(np.arange(length, 0, -1), rows))
+    lengths[rng.integers(rows)] = length
+    words = [rng.integers(4, vocab, size=n) for n in lengths - 1]
+    target, expected = slow_teacher_forcing([w.tolist() for w in words])
+    source = rng.integers(4, vocab, size=(rows, 3))
+    source[0, 2] = PAD
+    shapes = {"source_table": (vocab, 3), "target_table": (vocab, 3), "output": (3, vocab)}
+    tables = {name: 1.5 * rng.normal(size=shape) for name, shape in shapes.items()}
+    return {"source": source, "target": target, "expected": expected, **tables}
+
+
+def batches_of(source: Tensor, target: Tensor, expected: Tensor, sizes) -> list[Batch]:
+    """The rows cut into batches of these sizes."""
+    cut = zip(*(data.split(list(sizes)) for data in (source, target, expected)), strict=True)
+    return [Batch(*parts) for parts in cut]
+
+
+# --- One training step ----------------------------------------------------------------------------
+
+
+def take_steps(candidate, source, target, expected, cuts, clip, source_table, target_table, output):
+    """All weights after each step of plain gradient descent at the rate 1: (steps, weights)."""
+    model = TinyModel(source_table, target_table, output, dropout=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    after, start = [], 0
+    for sizes in cuts:
+        rows = slice(start, start := start + sum(sizes))
+        batches = batches_of(source[rows], target[rows], expected[rows], sizes)
+        candidate(model, optimizer, batches, clip)
+        after.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+    return torch.stack(after)
+
+
+def slow_steps(source, target, expected, cuts, clip, source_table, target_table, output):
+    """The gradient word by word, as it is on paper: (p - target) back through two sums."""
+    tables = [table.copy() for table in (source_table, target_table, output)]
+    after, start = [], 0
+    for sizes in cuts:
+        rows = slice(start, start := start + sum(sizes))
+        slopes = slow_gradient(source[rows], target[rows], expected[rows], *tables)
+        norm = np.sqrt(sum((slope**2).sum() for slope in slopes))
+        share = 1.0 if clip is None else min(1.0, clip / norm)
+        tables = [table - share * slope for table, slope in zip(tables, slopes, strict=True)]
+        after.append(np.concatenate([table.ravel() for table in tables]))
+    return np.stack(after)
+
+
+def slow_gradient(source, target, expected, *tables):
+    """The gradient of the mean loss per word by each of the three tables."""
+    slopes = [np.zeros_like(table) for table in tables]
+    words = words_of(target, expected)
+    for b, place in words:
+        asked, read = (row[row != PAD] for row in (source[b], target[b, : place + 1]))
+        logits, hidden = slow_word(source[b], target[b, : place + 1], *tables)
+        error = reference.softmax(logits)
+        error[expected[b, place]] -= 1
+        error = error / len(words)
+        back = tables[2] @ error
+        np.add.at(slopes[0], asked, back / len(asked))
+        np.add.at(slopes[1], read, back / len(read))
+        slopes[2] += np.outer(hidden, error)
+    return slopes
+
+
+def plain_step(model, optimizer, batches, clip) -> None:
+    """The sum over all words, divided by their number; clipped as one; cleared."""
+    words = sum(batch.num_tokens for batch in batches)
+    for batch in batches:
+        logits = model(batch.source, batch.target)
+        (cross_entropy(logits, batch.expected, reduction="sum") / words).backward()
+    if clip is not None:
+        norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+        for parameter in model.parameters():
+            parameter.grad *= min(1.0, clip / norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _as_torch_clips(case: Case) -> float:
+    """clip_grad_norm_ divides by norm + 1e-6: the step, clip < norm long, is up to 1e-6 shorter."""
+    return 0.0 if case.arguments["clip"] is None else 1e-6
+
+
+def _step_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, cuts, *, length=3, vocab=7, clip=None, dtype=torch.float64) -> Case:
+        data = _tiny(rng, sum(map(sum, cuts)), length, vocab)
+        return Case(label, {**data, "cuts": cuts, "clip": clip}, dtype)
+
+    return [
+        case("one sentence", ((1,),)),
+        case("two batches", ((1, 2),)),
+        case("two steps", ((2,), (2,))),
+        case("two steps of unlike batches", ((1, 2), (3, 1)), length=4),
+        case("clipped", ((2,),), clip=0.1),
+        case("two batches clipped", ((2, 1),), clip=0.05),
+        case("too short to be clipped", ((2,),), clip=50.0),
+        case("float32", ((1, 2),), dtype=torch.float32),
+    ]
+
+
+def _precise(case: Case) -> bool:
+    return case.dtype == torch.float64
+
+
+def _as_one(run: Run, case: Case) -> Problem | None:
+    whole = tuple((sum(sizes),) for sizes in case.arguments["cuts"])
+    return compare(run.value(case, cuts=whole), run.value(case), ROUNDING, "the weights")
+
+
+def _twice(run: Run, case: Case) -> Problem | None:
+    data = {name: np.repeat(case.arguments[name], 2, axis=0) for name in DATA}
+    cuts = tuple(tuple(2 * size for size in sizes) for sizes in case.arguments["cuts"])
+    return compare(run.value(case), run.value(case, **data, cuts=cuts), ROUNDING, "the weights")
+
+
+def _clipped(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    before = np.concatenate([a[name].ravel() for name in TABLES])
+    step = run.value(case, clip=None)[0] - before
+    wanted = step * min(1.0, a["clip"] / np.linalg.norm(step))
+    got = run.value(case)[0] - before
+    if np.linalg.norm(got) > a["clip"] * (1 + 1e-5):
+        return Problem(f"at most {a['clip']:.4g} long", f"{np.linalg.norm(got):.4g} long")
+    return compare(wanted, got, 1e-5, "the step")
+
+
+def _from_nothing(run: Run, case: Case) -> Problem | None:
+    """The second step, taken as the first from where the first step ended."""
+    a, tables, start = case.arguments, {}, 0
+    first, second = run.value(case)
+    for name in TABLES:
+        tables[name] = first[start : start + a[name].size].reshape(a[name].shape)
+        start += a[name].size
+    data = {name: a[name][sum(a["cuts"][0]) :] for name in DATA}
+    alone = run.value(case, **data, **tables, cuts=a["cuts"][1:])[0]
+    return compare(alone, second, ROUNDING, "the weights after step 2")
+
+
+TRAINING_STEP = Spec(
+    name="training_step",
+    statement="take_step(model, optimizer, batches, clip): one step down the gradient of the mean loss "
+    "over all words of all batches. model(batch.source, batch.target) gives the logits, batch.expected "
+    f"the words, {PAD} where there is none. The norm of the whole gradient is at most clip, unless clip "
+    "is None. Nothing of the gradient is left for the next step",
+    required=("source", "target", "expected", "cuts", "clip", *TABLES),
+    reference=slow_steps,
+    ruler=partial(take_steps, plain_step),
+    slack=_as_torch_clips,
+    cases=_step_cases,
+    build=lambda candidate, arguments: partial(take_steps, candidate),
+    checks=(
+        SHAPE,
+        Check(
+            "twice the sentences, the same step",
+            "The loss is a mean over words: every sentence given twice changes nothing.",
+            _twice,
+            when=_precise,
+        ),
+        Check(
+            "however the words are cut",
+            "Several batches must give the step of one large batch: sum over all words, divide once.",
+            _as_one,
+            when=lambda case: _precise(case) and max(map(len, case.arguments["cuts"])) > 1,
+        ),
+        Check(
+            "no step is longer than clip",
+            "The gradient of all weights together keeps its direction and is at most clip long.",
+            _clipped,
+            needs=("clip",),
+        ),
+        Check(
+            "each step starts from nothing",
+            "The second step must be the one that a fresh start from the same weights would take.",
+            _from_nothing,
+            when=lambda case: len(case.arguments["cuts"]) > 1,
+        ),
+        EQUAL,
+    ),
+    mutants=STEP_MUTANTS,
+    chapter=10,
+)
+
+# --- Evaluation -----------------------------------------------------------------------------------
+
+
+def rate(candidate, source, target, expected, sizes, training, source_table, target_table, output):
+    """Loss, accuracy, the mode afterwards (1 for training), and whether a graph was kept (1 or 0)."""
+    model = TinyModel(source_table, target_table, output, dropout=0.5).train(training)
+    answer = candidate(model, batches_of(source, target, expected, sizes))
+    if answer is None or answer is ...:  # an exercise not written yet
+        return None
+    loss, accuracy = (answer.loss, answer.accuracy) if hasattr(answer, "loss") else answer
+    numbers = [float(n) for n in (loss, accuracy, model.training, model.had_graph)]
+    return torch.tensor(numbers, dtype=model.output.dtype)
+
+
+def slow_evaluation(source, target, expected, sizes, training, source_table, target_table, output):
+    """Word by word: its surprise, and whether it is the likeliest."""
+    loss = right = 0
+    words = words_of(target, expected)
+    for b, place in words:
+        read = target[b, : place + 1]
+        logits, _ = slow_word(source[b], read, source_table, target_table, output)
+        word = expected[b, place]
+        loss += reference.cross_entropy(logits[None], np.array([word]), ignore=None)
+        right += logits.argmax() == word
+    return np.array([loss / len(words), right / len(words), training, 0.0], dtype=output.dtype)
+
+
+def plain_evaluation(model, batches) -> tuple[float, float]:
+    """Sums over words, divided once."""
+    was_training, words = model.training, sum(batch.num_tokens for batch in batches)
+    model.eval()
+    loss = right = 0.0
+    with torch.no_grad():
+        for batch in batches:
+            logits = model(batch.source, batch.target)
+            loss += cross_entropy(logits, batch.expected, reduction="sum").item()
+            right += token_accuracy(logits, batch.expected) * batch.num_tokens
+    model.train(was_training)
+    return loss / words, right / words
+
+
+def _evaluation_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, sizes, *, length=3, vocab=7, training=True, dtype=torch.float64) -> Case:
+        data = _tiny(rng, sum(sizes), length, vocab)
+        return Case(label, {**data, "sizes": sizes, "training": training}, dtype)
+
+    return [
+        case("one sentence", (1,)),
+        case("one batch", (3,)),
+        case("two batches", (2, 2), length=4),
+        case("a small last batch", (4, 1), length=4),
+        case("a model in use", (2, 1), training=False),
+        case("float32", (2, 2), dtype=torch.float32),
+    ]
+
+
+def _any_mode(run: Run, case: Case) -> Problem | None:
+    in_use, in_training = (run.value(case, training=mode)[:2] for mode in (False, True))
+    return compare(in_use, in_training, 1e-6, "loss and accuracy")
+
+
+def _no_future(run: Run, case: Case) -> Problem | None:
+    """With nothing to say at the last place, it does not matter what is read there."""
+    expected, target = (case.arguments[name].copy() for name in ("expected", "target"))
+    expected[:, -1] = PAD
+    before = run.value(case, expected=expected)
+    target[:, -1] = np.where(target[:, -1] == 4, 5, 4)
+    after = run.value(case, expected=expected, target=target)
+    return compare(before[:2], after[:2], ROUNDING, "loss and accuracy")
+
+
+def _one_batch(run: Run, case: Case) -> Problem | None:
+    whole = run.value(case, sizes=(sum(case.arguments["sizes"]),))[:2]
+    return compare(whole, run.value(case)[:2], 1e-6, "loss and accuracy")
+
+
+def _padding(run: Run, case: Case) -> Problem | None:
+    wider = {
+        name: np.pad(case.arguments[name], ((0, 0), (0, 2))) for name in ("target", "expected")
+    }
+    return compare(run.value(case)[:2], run.value(case, **wider)[:2], ROUNDING, "loss and accuracy")
+
+
+def _mode_kept(run: Run, case: Case) -> Problem | None:
+    names = {True: "training mode", False: "evaluation mode"}
+    before, after = bool(case.arguments["training"]), bool(run.value(case)[2])
+    return None if before == after else Problem(names[before], names[after])
+
+
+def _no_graph(run: Run, case: Case) -> Problem | None:
+    kept = run.value(case)[3]
+    return Problem("the model called under torch.no_grad()", "with gradients on") if kept else None
+
+
+EVALUATION = Spec(
+    name="evaluation",
+    statement="evaluate(model, batches) -> (loss, accuracy), both means over all words, as the model is "
+    "when it is used: without dropout, without gradients, without the future. model(batch.source, "
+    f"batch.target) gives the logits, batch.expected the words, {PAD} where there is none. The model is "
+    "left in the mode in which it came",
+    required=(*DATA, "sizes", "training", *TABLES),
+    reference=slow_evaluation,
+    ruler=partial(rate, plain_evaluation),
+    cases=_evaluation_cases,
+    build=lambda candidate, arguments: partial(rate, candidate),
+    checks=(
+        SHAPE,
+        Check(
+            "the mode does not matter",
+            "A model in training must get the same numbers: call model.eval() before.",
+            _any_mode,
+            when=_precise,
+        ),
+        Check(
+            "padding costs nothing",
+            "More places without a word must change neither loss nor accuracy.",
+            _padding,
+            when=_precise,
+        ),
+        Check(
+            "the future stays hidden",
+            "A word that is read later must not change the loss of an earlier one.",
+            _no_future,
+            when=_precise,
+        ),
+        Check(
+            "however the words are cut",
+            "The mean is over words: one large batch must give the same.",
+            _one_batch,
+            when=_precise,
+        ),
+        Check(
+            "the model comes back as it came",
+            "Evaluation between two training steps must leave the mode alone, and so after training.",
+            _mode_kept,
+        ),
+        Check(
+            "no graph is kept",
+            "Nothing is learned here: under torch.no_grad() no graph uses memory.",
+            _no_graph,
+        ),
+        EQUAL,
+    ),
+    mutants=EVALUATION_MUTANTS,
+    chapter=10,
+)
+
+# --- The paper's rate -----------------------------------------------------------------------------
+
+
+def _paper_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    sizes = [(1, 8, 4), (2, 8, 4), (4, 8, 4), (16, 8, 4), (7, 20, 30), (4000, 512, 4000)]
+    sizes += [tuple(int(n) for n in rng.integers(1, 500, size=3)) for _ in range(4)]
+    cases = [
+        Case(f"step {step}", {"step": step, "d_model": d_model, "warmup": warmup})
+        for step, d_model, warmup in sizes
+    ]
+    whole = {"step": 50, "d_model": 32, "warmup": 40, "factor": 2.5}
+    return [
+        *cases,
+        Case("with a factor", whole),
+        Case("the paper's 4,000", {"step": 9, "d_model": 4}),
+    ]
+
+
+def _ratio(numerator: Any, denominator: Any, wanted: float, what: str) -> Problem | None:
+    got = float(numerator) / float(denominator) if denominator else math.inf
+    return None if abs(got - wanted) <= 1e-9 else Problem(f"{what}: {wanted:g}", f"{got:.4g}")
+
+
+def _warming(run: Run, case: Case) -> Problem | None:
+    warmup = case.arguments["warmup"]
+    rates = [run.value(case, step=step) for step in (2 * warmup, warmup)]
+    half = run.value(case, warmup=2 * warmup, step=warmup)
+    top = run.value(case, warmup=2 * warmup, step=2 * warmup)
+    return _ratio(half, top, 0.5, "rate at half the warm-up to the rate at its end") or (
+        None if rates[0] < rates[1] else Problem("less after the warm-up", "more")
+    )
+
+
+def _cooling(run: Run, case: Case) -> Problem | None:
+    warmup = case.arguments["warmup"]
+    late, early = (run.value(case, step=times * warmup) for times in (8, 2))
+    return _ratio(late, early, 0.5, "the rate at four times the step")
+
+
+def _wide(run: Run, case: Case) -> Problem | None:
+    wide = run.value(case, d_model=4 * case.arguments["d_model"])
+    return _ratio(wide, run.value(case), 0.5, "the rate at four times the width")
+
+
+PAPER_RATE = Spec(
+    name="paper_rate",
+    statement="paper_rate(step, *, d_model, warmup=4000, factor=1.0) -> the learning rate of a step, the "
+    "first is 1: factor x d_model^-0.5 x min(step^-0.5, step x warmup^-1.5)",
+    required=("step",),
+    reference=reference.paper_rate,
+    cases=_paper_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "a line at first",
+            "While it warms up the rate grows in step with the number of steps, then it falls.",
+            _warming,
+            needs=("warmup",),
+        ),
+        Check(
+            "a root at last",
+            "After the warm-up the rate falls as 1 / sqrt(step): half at four times the step.",
+            _cooling,
+            needs=("warmup",),
+        ),
+        Check(
+            "four times as wide, half the rate",
+            "The rate goes with 1 / sqrt(d_model).",
+            _wide,
+        ),
+        EQUAL,
+    ),
+    mutants=PAPER_MUTANTS,
+    chapter=10,
+)
+
+# --- One cycle ------------------------------------------------------------------------------------
+
+
+def _cycle_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, step, total, peak, **options) -> Case:
+        return Case(label, {"step": step, "total": total, "peak": peak, **options})
+
+    total = int(rng.integers(20, 400))
+    return [
+        case("step 1", 1, 10, 1.0),
+        case("the peak", 3, 10, 1.0),
+        case("the last step", 10, 10, 0.5),
+        case("warming up", 4, 60, 2e-3, warmup=0.15),
+        case("cooling down", 40, 60, 2e-3, warmup=0.15),
+        case("a peak between two steps", 4, 11, 1.0, warmup=0.35),
+        case("somewhere", int(rng.integers(1, total)), total, 0.1),
+        case("other ends", 1, 20, 1.0, start_ratio=10.0, end_ratio=50.0),
+        case("the other end", 20, 20, 1.0, start_ratio=10.0, end_ratio=50.0),
+    ]
+
+
+def _starts(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    first = run.value(case, step=1)
+    return _ratio(first, a["peak"] / a.get("start_ratio", 25.0), 1.0, "the first step's rate to it")
+
+
+def _ends(run: Run, case: Case) -> Problem | None:
+    a = case.arguments
+    wanted = a["peak"] / a.get("start_ratio", 25.0) / a.get("end_ratio", 1e4)
+    return _ratio(run.value(case, step=a["total"]), wanted, 1.0, "the last step's rate to it")
+
+
+def _level(run: Run, case: Case) -> Problem | None:
+    """Close to the top a cosine falls with the square: its second step down is the larger."""
+    a = case.arguments
+    long = {"total": 1000, "warmup": 0.5}
+    rates = [float(run.value(case, step=step, **long)) for step in (500, 501, 502)]
+    first, second = rates[0] - rates[1], rates[1] - rates[2]
+    if abs(rates[0] / a["peak"] - 1) > ROUNDING:
+        return Problem(f"{a['peak']:g} at the end of the warm-up", f"{rates[0]:.4g}")
+    return None if 0 < 2 * first < second else Problem("it falls slowly at first", "at once")
+
+
+ONE_CYCLE_RATE = Spec(
+    name="one_cycle_rate",
+    statement="one_cycle_rate(step, *, total, peak, warmup=0.3, start_ratio=25.0, end_ratio=1e4) -> the "
+    "learning rate of a step, 1 to total: from peak / start_ratio along half a cosine to the peak at step "
+    "warmup x total, and along another to peak / start_ratio / end_ratio at the last",
+    required=("step",),
+    reference=reference.one_cycle_rate,
+    cases=_cycle_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "the first step is peak / start_ratio",
+            "The cycle starts at a share of the peak, 1/25 if nothing is said.",
+            _starts,
+        ),
+        Check(
+            "the last step is nearly nothing",
+            "At step `total` the rate is that of the first step divided by end_ratio.",
+            _ends,
+        ),
+        Check(
+            "level at the peak",
+            "At the end of the warm-up the rate is the peak, and a cosine leaves it slowly.",
+            _level,
+        ),
+        EQUAL,
+    ),
+    mutants=CYCLE_MUTANTS,
+    chapter=10,
+)
+
+TRAINING_SPECS = (TEACHER_FORCING, TRAINING_STEP, EVALUATION, PAPER_RATE, ONE_CYCLE_RATE)

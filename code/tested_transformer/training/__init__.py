@@ -1,0 +1,1 @@
+"""Losses, learning-rate schedules, the trainer and its checkpoints."""

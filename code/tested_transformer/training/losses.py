@@ -1,0 +1,76 @@
+"""What a model is graded by: the cross-entropy of the words that it should have said."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import complain, need_float_tensor, need_integer_tensor, need_probability, shape_of
+
+__all__ = ["cross_entropy", "token_accuracy"]
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*batch V"],
+    expected: Int[Tensor, "*batch"],
+    *,
+    ignore: int | None = 0,
+    label_smoothing: float = 0.0,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Float[Tensor, ""]:
+    """The mean surprise at the expected words, -log p(word), padding left out.
+
+    With label smoothing e the expected word keeps 1 - e + e/V of the target and every other word
+    gets e/V. The mean is over the words that count, not over places; without any it is 0. Computed
+    in at least float32.
+
+    Shapes: logits (*batch, V), expected (*batch), word numbers -> ().
+    Raises: TypeError or ValueError that name the argument.
+    Source: Vaswani et al. 2017, section 5.4; label smoothing: Szegedy et al. 2016, section 7.
+
+    >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[3, 0]])).item()  # log 4; 0 is padding
+    1.3862943649291992
+    """
+    _check(logits, expected)
+    need_probability("label_smoothing", label_smoothing)
+    if reduction not in ("mean", "sum"):
+        raise complain(ValueError, "reduction", repr(reduction), '"mean" or "sum"')
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    counts = _counts(expected, ignore)
+    logits, expected = logits[counts], expected[counts]  # N V, N: padding is gone
+    log_p = logits - logits.logsumexp(-1, keepdim=True)
+    surprise = -log_p.gather(-1, expected[:, None])[:, 0]  # N
+    if label_smoothing > 0:
+        surprise = (1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1)
+    total = surprise.sum()
+    return total if reduction == "sum" else total / max(expected.numel(), 1)
+
+
+def token_accuracy(
+    logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: int | None = 0
+) -> float:
+    """The share of expected words that the model finds likeliest, padding left out.
+
+    Shapes: logits (*batch, V), expected (*batch). Without any word that counts, 1.
+    Raises: TypeError or ValueError that name the argument.
+    Source: chapter 10.
+    """
+    _check(logits, expected)
+    right = (logits.argmax(-1) == expected)[_counts(expected, ignore)]
+    return right.double().mean().item() if right.numel() else 1.0
+
+
+def _counts(expected: Tensor, ignore: int | None) -> Tensor:
+    """True for a word that counts."""
+    return torch.ones_like(expected, dtype=torch.bool) if ignore is None else expected != ignore
+
+
+def _check(logits: object, expected: object) -> None:
+    need_float_tensor("logits", logits)
+    need_integer_tensor("expected", expected)
+    if logits.ndim < 1 or logits.shape[:-1] != expected.shape:
+        wanted = f"one word for each row of logits {shape_of(logits)}"
+        raise complain(ValueError, "expected", f"shape {shape_of(expected)}", wanted)

@@ -1,0 +1,70 @@
+"""The experiment of chapter 7: its task, its stack, and the record that the chapter plots."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tested_transformer.experiments import ch07_norm_placement as experiment
+from tested_transformer.layers.residual import WIRINGS
+
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "norm_placement.json"
+STORED = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1, "eins"), (2, "zwei"), (10, "zehn"), (12, "zwölf"), (13, "drei zehn"), (16, "sech zehn"),
+        (17, "sieb zehn"), (20, "zwanzig"), (21, "ein und zwanzig"), (30, "dreißig"),
+        (100, "ein hundert"), (101, "ein hundert eins"), (216, "zwei hundert sech zehn"),
+        (999, "neun hundert neun und neunzig"),
+    ],
+)  # fmt: skip
+def test_morphemes(number, words):
+    assert experiment.morphemes(number) == words.split()
+
+
+def test_every_number_is_another_row_of_known_words():
+    tokens, digits = experiment.task(torch.arange(1, 1000))
+    assert tokens.shape == (999, experiment.LENGTH)
+    assert len({tuple(row.tolist()) for row in tokens}) == 999
+    assert (digits @ torch.tensor([100, 10, 1])).tolist() == list(range(1, 1000))
+    seen, held_out = experiment.split()
+    assert sorted([*seen.tolist(), *held_out.tolist()]) == list(range(1, 1000))
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_padding_changes_nothing(wiring):
+    model = experiment.Stack(wiring, 2)
+    tokens, _ = experiment.task(torch.tensor([7]))
+    before = model(tokens)
+    model.tokens.weight.data[0] += 1
+    assert torch.equal(model(tokens), before)
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_gradients_at_the_start_are_as_stored(wiring):
+    for depth in (2, 6):
+        found = experiment.gradient_norms(wiring, depth, seed=1)
+        stored = STORED["gradient_norms"][wiring][str(depth)][1]
+        assert all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, stored, strict=True))
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_training_starts_as_stored(wiring):
+    _, losses = experiment.train(wiring, 2, seed=1, stop=20)
+    stored = next(
+        run for run in STORED["runs"]
+        if (run["wiring"], run["depth"], run["warmup"], run["seed"]) == (wiring, 2, 0, 1)
+    )  # fmt: skip
+    assert math.isclose(sum(losses) / 20, stored["loss"][0], rel_tol=1e-3)
+
+
+def test_the_record_is_whole():
+    cells = {(r["wiring"], r["depth"], r["warmup"], r["rate"]) for r in STORED["runs"]}
+    assert STORED["seeds"] >= 3
+    assert len(STORED["runs"]) == len(cells) * STORED["seeds"]
+    assert all(len(r["share_right_without_layer"]) == r["depth"] for r in STORED["runs"])

@@ -1,0 +1,122 @@
+"""The decoder-only model: against transformers' GPT-2, in one pass, in chunks and word for word."""
+
+import pytest
+import torch
+
+from hf_copies import PAD, from_gpt2, small_gpt2
+from same_numbers import assert_same_numbers, in_dtype
+from tested_transformer.data import pad
+from tested_transformer.generation.beam_search import beam_search
+from tested_transformer.generation.decoding import generate
+from tested_transformer.generation.decoding_state import Continuation
+from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.transformer import TransformerConfig
+
+EOS = 2
+PROMPTS = [[5, 6, 7, 8], [9], [10, 11]]
+OURS = {"max_new": 12, "eos": EOS, "padding": PAD}
+
+
+def gpt2(seed, pad_id=PAD):
+    torch.manual_seed(seed)
+    theirs = small_gpt2(pad_id).double()
+    with torch.no_grad():
+        theirs.transformer.wte.weight[PAD] = 0.0  # never the likeliest, so that no row says it
+    return theirs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_logits_and_gradients_equal_gpt2(seed):
+    theirs = gpt2(seed, pad_id=None)
+    ours = from_gpt2(theirs)
+    ids = torch.randint(0, 17, (3, 9), generator=torch.Generator().manual_seed(seed))
+
+    def of(model, table, logits_of):
+        def run(dtype):
+            twin = in_dtype(model, dtype)
+            logits = logits_of(twin)
+            (logits.softmax(-1)[..., :5].sum()).backward()
+            return {"logits": [logits], "table": [table(twin).weight.grad]}
+
+        return run
+
+    assert_same_numbers(
+        of(ours, lambda m: m.embedding.table, lambda m: m(ids)),
+        of(theirs, lambda m: m.transformer.wte, lambda m: m(ids).logits),
+    )
+
+
+@pytest.mark.parametrize("wiring", ["post", "pre", "deep", "dual"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_chunks_equal_one_pass_with_padding(wiring, positions, chunk):
+    config = TransformerConfig(
+        17, d_model=12, num_heads=3, num_decoder_layers=2, wiring=wiring, positions=positions,
+        max_length=20,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LanguageModel(config).eval().double()
+    ids = pad([[5, 6, 7, 8, 9], [4], [10, 11, 3]], left=True)
+    cache, pieces = model.new_cache(capacity=2), []
+    with torch.no_grad():
+        whole = model(ids)
+        for piece in ids.split(chunk, dim=1):
+            pieces.append(model(piece, cache=cache))
+        alone = model(ids[2:, 2:])
+    real = ids != 0
+    torch.testing.assert_close(torch.cat(pieces, dim=1)[real], whole[real])
+    torch.testing.assert_close(whole[2, 2:], alone[0])
+
+
+def test_the_future_is_hidden_and_weights_say_so():
+    model = LanguageModel(TransformerConfig(17, d_model=12, num_heads=3, num_decoder_layers=2))
+    ids = torch.randint(1, 17, (2, 6), generator=torch.Generator().manual_seed(0))
+    changed = ids.clone()
+    changed[:, -1] = 1
+    logits, weights = model.eval()(ids, return_weights=True)
+    torch.testing.assert_close(model(changed)[:, :-1], logits[:, :-1])
+    assert len(weights) == 2
+    assert all(not w.triu(1).any() for w in weights)
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[:, 0] = False
+    hidden = model(ids, mask=mask, return_weights=True)[1]
+    assert not hidden[0][..., 0].any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("cache", [True, False])
+def test_greedy_equals_hf_word_for_word(seed, cache):
+    theirs, prompts = gpt2(seed), pad(PROMPTS, left=True, value=PAD)
+    wanted = theirs.generate(
+        prompts, attention_mask=(prompts != PAD).long(), max_new_tokens=12, do_sample=False
+    )
+    found = generate(Continuation(from_gpt2(theirs), cache=cache), prompts, **OURS)
+    assert torch.equal(found.tokens, wanted[:, prompts.shape[1] :])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beams", [2, 4])
+def test_beams_equal_hf_word_for_word(seed, beams):
+    theirs, prompts = gpt2(seed), pad(PROMPTS, left=True, value=PAD)
+    wanted = theirs.generate(
+        prompts, attention_mask=(prompts != PAD).long(), max_new_tokens=12, do_sample=False,
+        num_beams=beams, early_stopping="never",
+    )[:, prompts.shape[1] :]  # fmt: skip
+    for cache in (True, False):
+        session = Continuation(from_gpt2(theirs), cache=cache)
+        found = beam_search(session, prompts, num_beams=beams, **OURS)
+        assert torch.equal(found.tokens, wanted)
+
+
+@pytest.mark.plain_types
+def test_what_has_no_place_is_refused():
+    with pytest.raises(ValueError, match="target_vocab: expected None"):
+        LanguageModel(TransformerConfig(9, 8, d_model=4, num_heads=2))
+    model = LanguageModel(TransformerConfig(9, d_model=4, num_heads=2, num_decoder_layers=1))
+    with pytest.raises(ValueError, match="ids: expected ids from 0 to 8, got ids 9 to 9"):
+        model(torch.tensor([[9]]))
+    with pytest.raises(TypeError, match="config: expected a TransformerConfig"):
+        LanguageModel(3)
+    other = LanguageModel(TransformerConfig(9, d_model=4, num_heads=2, num_decoder_layers=2))
+    with pytest.raises(ValueError, match="cache: expected 1, got 2 layers"):
+        model(torch.tensor([[3]]), cache=other.new_cache())

@@ -1,0 +1,495 @@
+"""The judge is judged: right passes, wrong fails for the right reason, and the page never crashes."""
+
+import linecache
+import math
+from dataclasses import replace
+from functools import partial
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+
+from tested_transformer import BackendError, attention, check, pitfall
+from tested_transformer.exercises import EXERCISES
+from tested_transformer.homework.jail.wire import same as same_on_the_wire
+from tested_transformer.specs import SPECS, Case, Spec, judge
+from tested_transformer.specs.attention.spec import ATTENTION, narrowed, textbook
+from tested_transformer.specs.judge import EQUAL, SHAPE, UNTOUCHED, brief, compare, difference
+from tested_transformer.specs.judge import _same as same_tensor
+from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
+
+NARROW = narrowed("dot-product attention", "softmax(QK^T/sqrt(d))V", chapter=1)
+
+
+def right(query, key, value):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.longdouble])
+def test_numbers_are_rounded_whatever_their_kind(kind):
+    """The last digits of the reference's longdouble depend on the processor: a page would too."""
+    assert brief(kind(2) / kind(3)) == "0.6667"
+
+
+def test_a_right_function_passes():
+    verdict = judge(NARROW, right)
+    assert verdict
+    assert str(verdict).startswith("✓ dot-product attention: right. 8 checks on 5 cases.")
+    assert verdict.skipped == {}
+
+
+class Cell:
+    """A cell of a notebook: its text in linecache, as IPython puts it."""
+
+    def __init__(self, text, name="cell", **scope):
+        self.scope = {"__name__": "__main__", "torch": torch, **scope}
+        place = f"<{name} {id(self)}>"
+        linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+        exec(compile(text, place, "exec", dont_inherit=True), self.scope)
+
+    def __getitem__(self, name):
+        return self.scope[name]
+
+
+UNWRITTEN = {
+    "dots": "...",
+    "a docstring": '"""Weights."""',
+    "a docstring and dots": '"""Weights."""\n    ...',
+    "pass": "pass",
+    "dots after lines": "scores = query @ key.mT\n    ...",
+    "dots for a value": "scores = ...",
+    "dots returned": "return ...",
+    "an error": "scores = query @ key.mT\n    raise NotImplementedError",
+    "a function inside": "def inner(x):\n        pass",
+}
+
+
+@pytest.mark.parametrize("body", UNWRITTEN.values(), ids=UNWRITTEN)
+def test_an_unwritten_function_is_not_wrong(body):
+    verdict = judge(NARROW, Cell(f"def mine(query, key, value):\n    {body}\n")["mine"])
+    assert verdict.unwritten
+    assert not verdict
+    assert "not written yet" in str(verdict)
+
+
+FORGOTTEN = {
+    "a function": 'def mine(query, key, value):\n    """Mine."""\n    scores = query @ key.mT\n',
+    "dots as an index": "def mine(query, key, value):\n    query[..., 0] = 1.0\n",
+    "an empty return": "def mine(query, key, value):\n    return\n",
+    "an object of a class": "class Mine:\n    def __call__(self, *tensors):\n"
+    "        self.tensors = tensors\n\nmine = Mine()\n",
+}
+
+
+@pytest.mark.parametrize("text", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_forgotten_return_is_named(text):
+    verdict = judge(NARROW, Cell(text)["mine"])
+    assert not verdict.unwritten
+    assert not verdict
+    lines = str(verdict).splitlines()
+    assert lines[:2] == [
+        "✗ dot-product attention: not right yet.",
+        "  check     it returns an answer",
+    ]
+    assert lines[2].lower() == "  why       mine returned none: is a `return` missing?"
+    assert lines[4:] == ["  expected  an answer", "  got       None"]
+
+
+@pytest.mark.parametrize(
+    "candidate", [lambda q, k, v: None, Mock(return_value=None), partial(lambda *t: None)]
+)
+def test_what_has_no_source_to_look_at_is_not_written(candidate):
+    """So is a function behind the grader's pipe."""
+    assert judge(NARROW, candidate).unwritten
+
+
+def test_a_source_that_can_not_be_read_alone_is_no_error():
+    """Inside another function, with a text that begins at the left edge."""
+    made = "def make():\n    def mine(q, k, v):\n        text = '''\nleft'''\n    return mine\n"
+    assert judge(NARROW, Cell(made)["make"]()).unwritten
+
+
+def test_a_written_function_that_raises_is_not_unwritten():
+    def function(query, key, value):
+        return query + nonsense  # noqa: F821
+
+    verdict = judge(NARROW, function)
+    assert not verdict.unwritten
+    assert isinstance(verdict.error, NameError)
+    assert "NameError: name 'nonsense' is not defined" in str(verdict)
+    assert "  check     it runs\n  why       The call raised NameError, in your line" in str(
+        verdict
+    )
+
+
+RAISES = '''\
+def helper(scores):
+    return torch.lgo(scores)
+
+def mine(query, key, value):
+    """Mine."""
+    scores = query @ key.mT
+    return helper(scores)
+
+def softmax_solution(scores):
+    return helper(scores)
+
+def asks(query, key, value):
+    return softmax_solution(query @ key.mT)
+
+def attention_solution(query, key, value):
+    return helper(query)
+
+def hands_over(query, key, value):
+    return attention(query, key, value, backend="secret")
+
+def elsewhere(query, key, value):
+    return given(query)
+
+class Kind:
+    def __call__(self, query, key, value):
+        return query.lgo()
+
+an_object = Kind()
+'''
+LINES = {
+    "mine": ", in your line 2: `return torch.lgo(scores)`.",
+    "asks": ", in your line 13: `return softmax_solution(query @ key.mT)`.",
+    "attention_solution": ".",
+    "hands_over": ', in your line 19: `return attention(query, key, value, backend="secret")`.',
+    "elsewhere": ", in your line 22: `return given(query)`.",
+    "an_object": ", in your line 26: `return query.lgo()`.",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_readers_own_line_that_raised_is_shown(name):
+    """The last of its own: none of another cell, of a solution, of a library or of this package."""
+    given = Cell("def given(query):\n    return query.secret\n", "other")["given"]
+    verdict = judge(NARROW, Cell(RAISES, given=given, attention=attention)[name])
+    assert verdict.why == f"The call raised {type(verdict.error).__name__}{LINES[name]}"
+    assert verdict.heading == "it runs"
+
+
+@pytest.mark.parametrize(
+    ("spec", "candidate"),
+    [
+        (SINUSOIDAL_POSITIONS, pitfall("even widths only").candidate),
+        (NARROW, torch.nn.functional.layer_norm),
+        (NARROW, torch.nn.Linear(2, 2)),
+    ],
+)
+def test_no_line_of_a_library_or_of_this_package_is_shown(spec, candidate):
+    verdict = judge(spec, candidate)
+    assert verdict.why == f"The call raised {type(verdict.error).__name__}."
+
+
+def test_a_long_line_is_cut():
+    text = f"def mine(query, key, value):\n    return query.lgo({', '.join(['query'] * 40)})\n"
+    assert judge(NARROW, Cell(text)["mine"]).why.endswith("query, query, ...`.")
+
+
+def test_an_answer_that_can_not_be_read_is_not_a_call_that_raised():
+    verdict = judge(NARROW, lambda q, k, v: (q, k))
+    assert verdict.heading == verdict.failed == "the right shape and dtype"
+
+
+def test_the_smallest_failing_case_is_shown():
+    def wrong_with_a_batch(query, key, value):
+        return right(query, key, value) * (1.5 if query.ndim == 3 else 1)
+
+    verdict = judge(NARROW, wrong_with_a_batch)
+    assert verdict.case.label == "a batch"
+    assert verdict.failed == "weights are a distribution"
+    for words in ("expected", "got", "1.5", "query (2, 3, 4)", "float64"):
+        assert words in str(verdict)
+
+
+def test_the_first_difference_is_shown():
+    def wrong_at_the_end(query, key, value):
+        output = right(query, key, value)
+        output[..., -1, -1] += 0.01 * value.abs().max()
+        return output
+
+    verdict = judge(NARROW, wrong_at_the_end)
+    assert verdict.failed in {"weights are a distribution", "equals the reference"}
+    assert " at [" in verdict.problem.got
+
+
+def test_changed_inputs_are_noticed():
+    def careless(query, key, value):
+        output = right(query, key, value)
+        key.zero_()
+        return output
+
+    verdict = judge(NARROW, careless)
+    assert verdict.failed == "the inputs stay as they were"
+    assert "`key` changed in place" in str(verdict)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_nan_is_an_input_like_others(dtype):
+    """A NaN that became 0 was changed; one that stayed was not."""
+    before = torch.tensor([0.0, 1.0]).to(dtype)
+    assert same_tensor(before, before.clone())
+    assert not same_tensor(before, before.flip(0))
+    assert not same_tensor(before, before[:1])
+    nan = torch.tensor([torch.nan, 1.0])
+    assert same_tensor(nan, nan.clone())
+    assert not same_tensor(nan, nan.nan_to_num())
+    assert same_on_the_wire(nan, nan.clone())
+    assert not same_on_the_wire(nan, nan.nan_to_num())
+
+
+def test_wrong_shape_and_dtype_are_named():
+    assert "shape (1, 4)" in str(judge(NARROW, lambda q, k, v: right(q, k, v)[0]))
+    verdict = judge(NARROW, lambda q, k, v: right(q, k, v).float())
+    assert verdict.failed == "the right shape and dtype"
+    assert "torch.float32" in str(verdict)
+
+
+def test_an_answer_that_is_no_tensor():
+    verdict = judge(NARROW, lambda q, k, v: (right(q, k, v), None))
+    assert "a tuple" in str(verdict)
+    assert judge(NARROW, lambda q, k, v: right(q, k, v).numpy())
+
+
+def test_nan_is_not_equal_to_a_number_nor_to_any_nan():
+    numbers = np.array([1.0, np.nan, np.inf, -np.inf])
+    assert difference(numbers, numbers, 0.0) is None
+    for place, other in ((0, np.nan), (1, 1.0), (2, -np.inf), (3, np.nan)):
+        changed = numbers.copy()
+        changed[place] = other
+        assert difference(numbers, changed, 1e9) == (place,)
+    assert compare(np.ones(2), np.ones(3), 1e9).got == "shape (3,)"
+
+
+@pytest.mark.parametrize("name", ["no scale", "softmax before the scale", "no softmax"])
+def test_a_famous_mistake_is_recognized(name):
+    mistakes = {
+        "no scale": lambda q, k, v: (q @ k.mT).softmax(-1) @ v,
+        "softmax before the scale": lambda q, k, v: (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5 @ v,
+        "no softmax": lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5 @ v,
+    }
+    verdict = judge(NARROW, mistakes[name])
+    assert verdict.mistake.name == name
+    assert f"looks like  {name}" in str(verdict)
+
+
+def one_maximum(scores):
+    exponentials = (scores - scores.max()).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+def right_but_for_nothing(scores):
+    return (scores - scores.amax(-1, keepdim=True)).softmax(-1)
+
+
+def test_a_case_without_numbers_does_not_hide_the_mistake():
+    """The maximum of nothing raises: that is told when all else is right."""
+    verdict = judge(EXERCISES["ch03.softmax"], one_maximum)
+    assert verdict.failed == "no overflow"
+    assert not verdict.case.is_empty
+    assert verdict.mistake.name == "the maximum of the whole batch"
+    verdict = judge(EXERCISES["ch03.softmax"], right_but_for_nothing)
+    assert verdict.case.label == "no scores at all"
+    assert isinstance(verdict.error, IndexError)
+    assert verdict.mistake is None
+
+
+def no_half_precision(function):
+    def candidate(scores):
+        if scores.dtype == torch.float16:
+            raise KeyError("no half")
+        return function(scores)
+
+    return candidate
+
+
+def test_a_mistake_beside_an_exception_is_named():
+    verdict = judge(EXERCISES["ch03.softmax"], no_half_precision(lambda s: s.softmax(0)))
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is None  # of what is told here, which is the exception
+    assert "\n  elsewhere it looks like  columns that sum to 1: dim=0" in str(verdict)
+    verdict = judge(EXERCISES["ch03.softmax"], no_half_precision(lambda s: s.softmax(-1)))
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is verdict.elsewhere is None
+
+
+def test_a_mistake_that_fits_under_two_names_gets_none():
+    """Mistakes differ on all cases together: some that were answered may not tell them apart."""
+    spec = EXERCISES["ch03.softmax"]
+    columns = next(m for m in spec.mutants if m.name == "columns that sum to 1")
+    again = replace(columns, name="again", candidate=lambda scores: scores.softmax(0))
+    verdict = judge(
+        replace(spec, mutants=[columns, again]), no_half_precision(lambda s: s.softmax(0))
+    )
+    assert isinstance(verdict.error, KeyError)
+    assert verdict.mistake is verdict.elsewhere is None
+
+
+def test_a_mistake_that_raises_explains_the_exception():
+    mutant = pitfall("even widths only")
+    verdict = judge(SINUSOIDAL_POSITIONS, lambda *t, **o: mutant.candidate(*t, **o))
+    assert "\n  looks like  even widths only: " in str(verdict)
+
+
+def test_a_mistake_of_the_readers_own_gets_no_name():
+    assert judge(NARROW, lambda q, k, v: right(q, k, v) * 1.001).mistake is None
+    assert judge(NARROW, lambda q, k, v: right(q, k, v + 1)).mistake is None
+
+
+def test_a_mistake_in_the_gradient_alone_is_found_but_explains_nothing_else():
+    class Detached:
+        """Right numbers, and a gradient that is NaN throughout."""
+
+        def __call__(self, *tensors, **options):
+            output = attention(*tensors, **options)
+            return output + (tensors[0].sum() * 0).sqrt() * 0
+
+    verdict = judge(ATTENTION, Detached())
+    assert verdict.failed == "an empty row has no gradient"
+
+
+def test_checks_that_do_not_apply_say_why():
+    def no_window(query, key, value, *, mask=None, bias=None, causal=False, key_lengths=None,
+                  alibi_slopes=None, scale=None):  # fmt: skip
+        return attention(query, key, value, mask=mask, bias=bias, causal=causal, scale=scale,
+                         key_lengths=key_lengths, alibi_slopes=alibi_slopes)  # fmt: skip
+
+    verdict = judge(ATTENTION, no_window)
+    assert verdict.passed
+    assert dict(verdict.skipped) == {"the window decides": "takes no `window`"}
+
+    def no_masks(query, key, value, **options):
+        if options.get("mask") is not None:
+            raise BackendError("this kernel takes no mask")
+        return attention(query, key, value, **options)
+
+    verdict = judge(ATTENTION, no_masks)
+    assert dict(verdict.skipped) == {"the mask decides": "this kernel takes no mask"}
+    assert verdict.num_cases < len(ATTENTION.cases(0))
+
+
+def test_refusing_everything_is_not_passing():
+    def refuses(query, key, value, **options):
+        raise BackendError("not today")
+
+    with pytest.raises(TypeError, match="not today"):
+        judge(ATTENTION, refuses)
+
+
+def test_low_precision_may_round_but_not_more():
+    assert judge(ATTENTION, partial(attention, backend="plain")).passed
+
+    def loose(query, key, value, **options):
+        noise = 1 + 64 * torch.finfo(query.dtype).eps
+        return attention(query, key, value, **options) * noise
+
+    verdict = judge(ATTENTION, loose)
+    assert verdict.failed in {"weights are a distribution", "equals the reference"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ruler_is_short(seed):
+    """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
+
+    A product of d terms, a softmax over S and a sum of S values each round once a term.
+    """
+    for case in ATTENTION.cases(seed):
+        expected = ATTENTION.expected(case)
+        size, keys = case.arguments["key"].shape[-1], case.arguments["key"].shape[-2]
+        spread = float(np.abs(case.arguments["query"]).max() * np.abs(case.arguments["key"]).max())
+        steps = 4 + 2 * ((size + 4) * max(1.0, size * spread) + 2 * keys)
+        largest = np.abs(case.arguments["value"]).max()
+        bound = steps * torch.finfo(case.dtype).eps * largest
+        assert ATTENTION.tolerance(case, expected) <= bound, case.label
+
+
+def test_a_seed_changes_the_numbers_and_nothing_else():
+    first, again, other = ATTENTION.cases(0), ATTENTION.cases(0), ATTENTION.cases(1)
+    assert [c.label for c in first] == [c.label for c in other]
+    same = [
+        np.array_equal(a.arguments["query"], b.arguments["query"])
+        for a, b in zip(first, again, strict=True)
+    ]
+    assert all(same)
+    assert not np.array_equal(first[0].arguments["query"], other[0].arguments["query"])
+
+
+def test_the_judge_leaves_the_random_state_alone():
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    judge(NARROW, lambda q, k, v: right(q, k, v) + torch.rand(()))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_module_is_built_with_the_weights_of_the_case():
+    def build(candidate, arguments):
+        module = candidate(3, 2, bias=False).to(arguments["weight"].dtype)
+        with torch.no_grad():
+            module.weight.copy_(arguments["weight"])
+        return lambda x, weight: module(x)
+
+    def cases(seed):
+        rng = np.random.default_rng(seed)
+        return [
+            Case(f"{n} rows", {"x": rng.normal(size=(n, 3)), "weight": rng.normal(size=(2, 3))})
+            for n in (1, 2, 4)
+        ]
+
+    spec = Spec(
+        "linear", "x W^T", ("x", "weight"), lambda x, weight: x @ weight.T, cases,
+        (SHAPE, UNTOUCHED, EQUAL), build=build, ruler=torch.nn.functional.linear,
+    )  # fmt: skip
+    assert judge(spec, torch.nn.Linear)
+
+    class Negated(torch.nn.Linear):
+        def forward(self, x):
+            return -super().forward(x)
+
+    assert judge(spec, Negated).failed == "equals the reference"
+
+
+@pytest.mark.plain_types
+def test_bad_input_gets_a_clear_error():
+    with pytest.raises(TypeError, match="spec: expected a Spec, got str"):
+        judge("attention", right)
+    with pytest.raises(TypeError, match="candidate: expected a function or a module, got int"):
+        judge(NARROW, 3)
+    with pytest.raises(ValueError, match=r"name: expected an exercise, such as .*ch01.attention"):
+        check("ch01.attend", right)
+    with pytest.raises(TypeError, match="name: expected the name of an exercise, got function"):
+        check(right, "ch01.attention")
+    with pytest.raises(ValueError, match="name: expected one of .*no scale.*, got 'no mask'"):
+        pitfall("no mask")
+
+
+def test_check_judges_an_exercise():
+    assert check("ch01.attention", right).passed
+    assert check("ch01.attention", textbook).passed
+    assert check("ch01.attention", lambda q, k, v: None).unwritten
+
+
+def test_every_exercise_names_its_chapter_and_has_points():
+    for name, spec in EXERCISES.items():
+        assert name.startswith(f"ch{spec.chapter:02d}."), name
+        assert spec.points > 0, name
+        assert spec.statement, name
+
+
+def test_pitfall_names_are_unique_across_specs():
+    names = [mutant.name for spec in SPECS.values() for mutant in spec.mutants]
+    assert len(names) == len(set(names))
+    assert pitfall("no scale").chapter == 3
+
+
+def test_every_pitfall_says_what_there_is_to_know():
+    for spec in SPECS.values():
+        for mutant in spec.mutants:
+            for text in (mutant.symptom, mutant.cause, mutant.seen):
+                assert len(text) > 10, mutant.name
+            assert 1 <= mutant.chapter <= 22
+            assert (mutant.candidate is None) == (mutant.rejected_by == "gallery only")
