@@ -143,7 +143,7 @@ def picture(request):
 
 
 def run_python(script: str, **environment: str) -> str:
-    path = os.pathsep.join([str(CODE), str(Path(__file__).parents[1])])
+    path = os.pathsep.join([str(CODE), str(Path(__file__).parent)])
     settings = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"} | environment
     command = [sys.executable, "-c", textwrap.dedent(script)]
     return subprocess.run(

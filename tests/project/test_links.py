@@ -27,25 +27,25 @@ from tested_transformer.specs import SPECS  # noqa: E402
     ("code", "names"),
     [
         ("from tested_transformer import attention", []),
-        ("from tested_transformer import attention\nattention(q, k, v)", ["attention.attention"]),
+        ("from tested_transformer import attention\nattention(q, k, v)", ["functional.attention.attention"]),
         (
             "from tested_transformer import attention as look\nlook(q, k, v)",
-            ["attention.attention"],
+            ["functional.attention.attention"],
         ),
-        ("from tested_transformer import masks\nmasks.causal_mask(3)", ["masks.causal_mask"]),
+        ("from tested_transformer.functional import masks\nmasks.causal_mask(3)", ["functional.masks.causal_mask"]),
         (
             "import tested_transformer\ntested_transformer.functional.masks.causal_mask(3)",
-            ["masks.causal_mask"],
+            ["functional.masks.causal_mask"],
         ),
         (
             "import tested_transformer.functional.masks as m\nm.causal_mask(3)",
-            ["masks.causal_mask"],
+            ["functional.masks.causal_mask"],
         ),
         ("from torch import softmax\nsoftmax(x, -1)", []),
         ("torch.softmax(x, -1)", []),
         ("entropy = 3\nentropy", []),
         ("from tested_transformer.functional.scaling import entropy\nentropy = 3", []),
-        ("%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad", ["data.pad"]),
+        ("%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad", ["data.vocabulary.pad"]),
     ],
 )
 def test_names_that_code_uses(code, names):

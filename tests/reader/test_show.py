@@ -234,7 +234,7 @@ print(show(small_kernel, doc=True).text)
     assert kind == ("InterpretedFunction" if interpret == "1" else "JITFunction")
     assert place == "# code/tested_transformer/functional/backends/flash_small.py"
     assert lines[:2] == ["@triton.jit", "def small_kernel("]
-    written = (PACKAGE / "backends" / "flash_small.py").read_text(encoding="utf-8")
+    written = (PACKAGE / "functional" / "backends" / "flash_small.py").read_text(encoding="utf-8")
     assert "\n".join(lines).strip() in written
 
 

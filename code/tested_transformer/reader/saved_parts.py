@@ -30,6 +30,7 @@ __all__ = ["open_folder"]
 
 VARIABLE = "TESTED_TRANSFORMER_PARTS"  # names another folder; empty: no folder, whatever there is
 FOLDER = "my_transformer"
+PACKAGE = __package__.partition(".")[0]
 HEADER = """\
 # Exercise {name}: {function}, kept because it passed.
 # The last function of this file is the part. Change it, and load_parts() judges it again."""
@@ -167,7 +168,7 @@ def _need_own(function: Any) -> Any:
 def library_of(value: FunctionType | type) -> str:
     """The library in which a function or a class is defined; "" if it is the reader's."""
     owner = str(value.__module__).split(".")[0]
-    return owner if owner in (__package__, "torch", "numpy", *sys.stdlib_module_names) else ""
+    return owner if owner in (PACKAGE, "torch", "numpy", *sys.stdlib_module_names) else ""
 
 
 @dataclass
