@@ -39,7 +39,7 @@ def rounded(number: float) -> float | None:
 def ceiling() -> dict:
     """A model that reads a bag of words can get one number of each bag right."""
     bags = {tuple(sorted(german_words(number))) for number in range(1, LARGEST + 1)}
-    return {"cut": "fine", "bags": len(bags), "ceiling": round(len(bags) / LARGEST, 4)}
+    return {"segmentation": "fine", "bags": len(bags), "ceiling": round(len(bags) / LARGEST, 4)}
 
 
 def row(without: str, seed: int) -> dict:

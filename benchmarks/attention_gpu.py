@@ -407,7 +407,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure until all is done or the deadline is near; print table and aims."""
     given = gpu.options(__doc__.splitlines()[0])
-    gpu.need_gpu(given.smoke)
+    gpu.check_gpu(given.smoke)
     scale, clock = TOY if given.smoke else Scale(), gpu.Clock(given.deadline)
     with gpu.results_in(given):
         results = Results("attention_gpu", WHAT, KEYS, gpu.made())

@@ -349,7 +349,7 @@ def main() -> None:
     given = gpu.options(__doc__.splitlines()[0], "--adopt")
     with gpu.results_in(given) as folder:
         if not given.adopt or given.smoke:
-            gpu.need_gpu(given.smoke)
+            gpu.check_gpu(given.smoke)
             tune(given.smoke, gpu.Clock(given.deadline))
         if given.adopt:
             table = folder / "flash_configs.json" if given.smoke else flash_configs.TABLE

@@ -27,7 +27,7 @@ from record import write_rows
 
 from hf_copies import from_gpt2
 from tested_transformer.generation.decoding import generate
-from tested_transformer.generation.decoding_state import Continuation
+from tested_transformer.generation.decoding_state import CausalState
 
 LAYERS, WIDTH, HEADS, VOCAB, NEW = 4, 256, 8, 4000, 1000
 LENGTHS, BIN = (100, 300, 1000), 20  # tokens; neighbors of which the median is stored
@@ -75,7 +75,7 @@ class Clock(BaseStreamer):
 class Timed:
     """A session that reads the processor time before each word it is asked for."""
 
-    def __init__(self, session: Continuation) -> None:
+    def __init__(self, session: CausalState) -> None:
         self.session, self.times = session, []
 
     def feed(self, tokens: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def run(name: str, theirs: hf.GPT2LMHeadModel, ours: torch.nn.Module) -> tuple[T
     """The tokens, and the seconds that each of them took."""
     start = torch.tensor([[1, 2, 3]])
     if name in OURS:
-        timed = Timed(Continuation(ours, cache=OURS[name]))
+        timed = Timed(CausalState(ours, cache=OURS[name]))
         tokens = generate(timed, start, max_new=NEW, eos=None).tokens
         times = [*timed.times, time.process_time()]
     else:

@@ -73,7 +73,7 @@ def results_in(given: argparse.Namespace) -> Iterator[Path]:
             record.RESULTS = usual
 
 
-def need_gpu(smoke: bool) -> None:
+def check_gpu(smoke: bool) -> None:
     """Leave with the reason if there is nothing to measure on."""
     reason = flash.missing()
     if reason is None and flash.INTERPRETED and not smoke:

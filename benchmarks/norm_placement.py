@@ -18,18 +18,18 @@ from statistics import median
 import torch
 
 from tested_transformer.experiments import ch07_norm_placement as experiment
-from tested_transformer.layers.residual import WIRINGS
+from tested_transformer.layers.residual import NORM_PLACEMENTS
 
 RESULTS = Path(__file__).parent / "results" / "norm_placement.json"
 DEPTHS_AT_START, SEEDS_AT_START = (2, 6, 12, 24), 5
-RUNS = [  # wiring, depth, steps of warm-up, rate
-    (wiring, depth, warmup, experiment.RATE)
+RUNS = [  # norm_placement, depth, steps of warm-up, rate
+    (norm_placement, depth, warmup, experiment.RATE)
     for depth in (2, 6, 12)
-    for wiring in WIRINGS
+    for norm_placement in NORM_PLACEMENTS
     for warmup in (0, experiment.WARMUP)
-    if warmup == 0 or wiring in ("post", "pre")
+    if warmup == 0 or norm_placement in ("post", "pre")
 ]
-RUNS += [(wiring, 6, experiment.WARMUP, 3e-3) for wiring in ("post", "pre")]
+RUNS += [(norm_placement, 6, experiment.WARMUP, 3e-3) for norm_placement in ("post", "pre")]
 
 
 def rounded(numbers: list[float], digits: int = 4) -> list[float]:
@@ -40,24 +40,24 @@ def rounded(numbers: list[float], digits: int = 4) -> list[float]:
 def at_the_start() -> dict:
     """Wiring -> depth -> for each seed the gradient norm of every layer."""
     return {
-        wiring: {
+        norm_placement: {
             str(depth): [
-                rounded(experiment.gradient_norms(wiring, depth, seed=seed))
+                rounded(experiment.gradient_norms(norm_placement, depth, seed=seed))
                 for seed in range(SEEDS_AT_START)
             ]
             for depth in DEPTHS_AT_START
         }
-        for wiring in WIRINGS
+        for norm_placement in NORM_PLACEMENTS
     }
 
 
-def trained(wiring: str, depth: int, warmup: int, rate: float, seed: int) -> dict:
+def trained(norm_placement: str, depth: int, warmup: int, rate: float, seed: int) -> dict:
     """Train one stack and measure it."""
-    model, losses = experiment.train(wiring, depth, warmup=warmup, rate=rate, seed=seed)
+    model, losses = experiment.train(norm_placement, depth, warmup=warmup, rate=rate, seed=seed)
     without = [experiment.share_right(model, without=n) for n in range(depth)]
     every = len(losses) // 20
     return {
-        "wiring": wiring, "depth": depth, "warmup": warmup, "rate": rate, "seed": seed,
+        "norm_placement": norm_placement, "depth": depth, "warmup": warmup, "rate": rate, "seed": seed,
         "loss": rounded([sum(losses[n : n + every]) / every for n in range(0, len(losses), every)]),
         "held_out_loss": rounded([experiment.held_out_loss(model)])[0],
         "share_right": experiment.share_right(model),
@@ -75,16 +75,16 @@ def as_text(record: dict) -> str:
 def print_table(runs: list[dict]) -> None:
     """Medians over the seeds."""
     print(
-        f"{'wiring':8}{'depth':>6}{'warm-up':>9}{'rate':>8}{'loss':>9}{'held out':>10}{'right':>8}"
+        f"{'norm_placement':8}{'depth':>6}{'warm-up':>9}{'rate':>8}{'loss':>9}{'held out':>10}{'right':>8}"
     )
-    for wiring, depth, warmup, rate in RUNS:
+    for norm_placement, depth, warmup, rate in RUNS:
         same = [
             r for r in runs
-            if (r["wiring"], r["depth"], r["warmup"], r["rate"]) == (wiring, depth, warmup, rate)
+            if (r["norm_placement"], r["depth"], r["warmup"], r["rate"]) == (norm_placement, depth, warmup, rate)
         ]  # fmt: skip
         loss = median(r["loss"][-1] for r in same)
         held, right = (median(r[name] for r in same) for name in ("held_out_loss", "share_right"))
-        print(f"{wiring:8}{depth:6}{warmup:9}{rate:8}{loss:9.4f}{held:10.4f}{right:8.1%}")
+        print(f"{norm_placement:8}{depth:6}{warmup:9}{rate:8}{loss:9.4f}{held:10.4f}{right:8.1%}")
 
 
 def main() -> None:

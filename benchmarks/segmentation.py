@@ -19,7 +19,7 @@ from tested_transformer.data import (
     Split,
     Subwords,
     characters,
-    recut,
+    resegment,
     single_numbers,
     written_words,
 )
@@ -37,27 +37,29 @@ WHAT = (
 )
 
 
-def cutter(cut: str, split: Split) -> Cut:
+def cutter(segmentation: str, split: Split) -> Cut:
     """How to cut the German side, from morphemes: the written word first, then its pieces."""
-    if cut == "morphemes":
+    if segmentation == "morphemes":
         return tuple
-    if cut == "characters":
+    if segmentation == "characters":
         return lambda words: characters(written_words(words))
-    pieces = Subwords.train([written_words(pair.source) for pair in split.train], SIZES[cut])
+    pieces = Subwords.train(
+        [written_words(pair.source) for pair in split.train], SIZES[segmentation]
+    )
     return lambda words: pieces.split(written_words(words))
 
 
-def measure(cut: str, seed: int) -> dict:
+def measure(segmentation: str, seed: int) -> dict:
     """Train one model and let it translate what it has never seen."""
     split, recipe = single_numbers(), Recipe(seed=seed)
-    as_pieces = cutter(cut, split)
-    split = Split(recut(split.train, source=as_pieces), recut(split.test, source=as_pieces))
+    as_pieces = cutter(segmentation, split)
+    split = Split(resegment(split.train, source=as_pieces), resegment(split.test, source=as_pieces))
     trainer, start = number_trainer(recipe, split=split), time.process_time()
     losses = trainer.run(progress=False).losses
     seconds = time.process_time() - start
     wrong = find_mistakes(trainer.model, split.test, trainer.source, trainer.target)
     return {
-        "cut": cut, "seed": seed,
+        "segmentation": segmentation, "seed": seed,
         "tokens": round(mean(len(pair.source) for pair in split.train), 2),
         "vocabulary": len(trainer.source) - 4,
         "steps": recipe.steps, "cpu_seconds": round(seconds, 1),
@@ -78,8 +80,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    wanted = [{"cut": cut, "seed": seed} for seed in range(seeds) for cut in CUTS]
-    shown = ("cut", "seed", "tokens", "vocabulary", "cpu_seconds", "right")
+    wanted = [
+        {"segmentation": segmentation, "seed": seed}
+        for seed in range(seeds)
+        for segmentation in CUTS
+    ]
+    shown = ("segmentation", "seed", "tokens", "vocabulary", "cpu_seconds", "right")
     measure_missing(NAME, WHAT, wanted, measure, shown)
 
 

@@ -21,7 +21,7 @@ from tested_transformer.analysis.mistakes import find_mistakes
 from tested_transformer.data import Split, single_numbers
 from tested_transformer.experiments.ch10_number_models import number_trainer
 from tested_transformer.models.convert import stack_pairs
-from tested_transformer.models.transformer import Transformer, places_of
+from tested_transformer.models.transformer import Transformer, position_ids
 from tested_transformer.training.trainer import Recipe, Trainer
 
 NAME = "training"
@@ -46,8 +46,8 @@ class Peer(nn.Module):
         """Logits; padding and the future are hidden, where True hides."""
         padding, length = source == 0, target.shape[1]
         x = self.stacks(
-            self.source_embedding(source, places_of(source != 0), source.shape[1]),
-            self.target_embedding(target, places_of(target != 0), length),
+            self.source_embedding(source, position_ids(source != 0), source.shape[1]),
+            self.target_embedding(target, position_ids(target != 0), length),
             tgt_mask=nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.bool),
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,

@@ -24,7 +24,7 @@ CLASSES = {
 WHAT_THEY_ARE = {
     "marian": {"position_layout": "halves"},
     "bart": {"positions": "learned", "embedding_norm": True},
-    "mbart": {"positions": "learned", "embedding_norm": True, "wiring": "pre"},
+    "mbart": {"positions": "learned", "embedding_norm": True, "norm_placement": "pre"},
 }
 OFFSET = 2  # BART's tables of positions begin with two rows that no token uses
 
@@ -95,8 +95,8 @@ def _layer(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]
     for mine, yours in attentions:
         for part, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")):
             yield from _both(getattr(mine, part), getattr(yours, f"{name}_proj"))
-    yield from _both(layer.feed_forward.widen, twin.fc1)
-    yield from _both(layer.feed_forward.narrow, twin.fc2)
+    yield from _both(layer.feed_forward.up_proj, twin.fc1)
+    yield from _both(layer.feed_forward.down_proj, twin.fc2)
     for residual, norm in zip(layer.residuals, norms, strict=True):
         yield from _both(residual.norm, norm)
 
@@ -129,7 +129,7 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
         TransformerConfig(
             source_vocab=c.vocab_size, d_model=c.n_embd, num_heads=c.n_head,
             num_decoder_layers=c.n_layer, d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
-            wiring="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
+            norm_placement="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
             max_length=c.n_positions, scale_embedding=False, pad_id=c.pad_token_id,
         )
     ).to(theirs.dtype).train(theirs.training)  # fmt: skip
@@ -148,8 +148,8 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
                 linear.bias.copy_(bias)
             for linear, conv in (
                 (layer.attention.output, twin.attn.c_proj),
-                (layer.feed_forward.widen, twin.mlp.c_fc),
-                (layer.feed_forward.narrow, twin.mlp.c_proj),
+                (layer.feed_forward.up_proj, twin.mlp.c_fc),
+                (layer.feed_forward.down_proj, twin.mlp.c_proj),
             ):
                 linear.weight.copy_(conv.weight.T)
                 linear.bias.copy_(conv.bias)

@@ -29,31 +29,33 @@ def assert_spec_is_sound(spec: Spec) -> None:
         if mutant.candidate is not None:
             assert_mutant_is_rejected(spec, mutant)
     assert_mutants_differ(spec)
-    assert_ruler_differs_by_rounding(spec)
+    assert_baseline_differs_by_rounding(spec)
 
 
-def assert_ruler_differs_by_rounding(spec: Spec) -> None:
-    """Else a wrong reference, or a ruler that means something else, would widen its own tolerance.
+def assert_baseline_differs_by_rounding(spec: Spec) -> None:
+    """Else a wrong reference, or a baseline that means something else, would widen its own tolerance.
 
-    Each of the ruler's operations rounds its result. In a formula that is worth calling a ruler, that
+    Each of the baseline's operations rounds its result. In a formula that is worth calling a baseline, that
     does what other rounding of the inputs, or of the answer, would do: it adds an eps of the answer
     and what an eps of the inputs does to it, which is much where most of the numbers cancel.
     """
     for seed in range(3):
         for case in spec.cases(seed):
             expected = spec.expected(case)
-            if spec.ruler is None or expected.dtype.kind not in "fc":
+            if spec.baseline is None or expected.dtype.kind not in "fc":
                 continue
             once = _rounding(spec, case, expected)
             error, bound = spec.error(case, expected), _operations(spec, case) * once
             where = f"{spec.name}: {case.label}, seed {seed}"
-            assert error <= bound, f"{where}: ruler - reference {error:.1e}, rounding {bound:.1e}"
+            assert error <= bound, (
+                f"{where}: baseline - reference {error:.1e}, rounding {bound:.1e}"
+            )
 
 
 def _rounding(spec: Spec, case: Case, expected: np.ndarray) -> float:
     """eps x the largest answer + the largest change of the reference when eps changes each input.
 
-    An answer that an eps changes by a tenth has jumped (a place was rounded): a ruler has to be on the
+    An answer that an eps changes by a tenth has jumped (a place was rounded): a baseline has to be on the
     same side as the reference, and nothing is allowed for.
     """
     eps, finite = torch.finfo(case.dtype).eps, np.isfinite(expected)
@@ -88,10 +90,10 @@ class _Counter(TorchDispatchMode):
 
 
 def _operations(spec: Spec, case: Case) -> int:
-    """How many tensor operations the ruler takes, and 1 for Python's own arithmetic."""
+    """How many tensor operations the baseline takes, and 1 for Python's own arithmetic."""
     arguments = case.tensors()
     with _Counter() as counter:
-        spec.ruler(**arguments)
+        spec.baseline(**arguments)
     return 1 + counter.count
 
 

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from tested_transformer.data import BOS
 from tested_transformer.experiments.ch11_spoken_numbers import (
     SHIPPED,
-    draw_numbers,
     new_spoken_model,
+    sample_numbers,
     spoken_batch,
     spoken_vocabulary,
     true_chances,
@@ -43,7 +43,7 @@ def main() -> int:
     words, model = spoken_vocabulary(), new_spoken_model()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     for step in range(1, STEPS + 1):
-        read, said = spoken_batch(draw_numbers(BATCH, generator), words)
+        read, said = spoken_batch(sample_numbers(BATCH, generator), words)
         loss = cross_entropy(model(read).flatten(0, 1), said.flatten(), ignore_index=0)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -28,7 +28,7 @@ PUBLIC = {
     "layers.cache": "DecoderCache KeyValueCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.head_by_head": "HeadByHead",
-    "layers.multi_head": "join_heads MultiHeadAttention split_heads",
+    "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
@@ -50,7 +50,7 @@ PUBLIC = {
     "generation.beam_search": "beam_search",
     "generation.decoding": "generate Generated",
     "generation.decoding_state": "Continuation Session Translation",
-    "generation.sampling": "keep_top_k keep_top_p repeat_penalty Sampling",
+    "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.conventions": "compare_libraries",
     "analysis.counts": (
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "

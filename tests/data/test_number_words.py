@@ -17,7 +17,7 @@ def test_against_num2words():
     for number in NUMBERS:
         german = num2words(number, lang="de")
         german = german.replace("hunderteinstausend", "hunderteintausend")  # as Germans write it
-        assert "".join(german_words(number, cut="coarse")) == german
+        assert "".join(german_words(number, segmentation="coarse")) == german
         english = num2words(number).replace(",", "").replace("-", " ")
         assert " ".join(english_words(number)) == english
 
@@ -38,13 +38,15 @@ def test_against_num2words():
     ],
 )
 def test_cuts(number, coarse, fine):
-    assert " ".join(german_words(number, cut="coarse")) == coarse
+    assert " ".join(german_words(number, segmentation="coarse")) == coarse
     assert " ".join(german_words(number)) == fine
 
 
 def test_a_word_belongs_to_one_number():
-    for cut in ("fine", "coarse"):
-        words = {tuple(german_words(number, cut=cut)) for number in range(1, 20_000)}
+    for segmentation in ("fine", "coarse"):
+        words = {
+            tuple(german_words(number, segmentation=segmentation)) for number in range(1, 20_000)
+        }
         assert len(words) == 19_999
     assert len({tuple(english_words(number)) for number in range(1, 20_000)}) == 19_999
 
@@ -68,4 +70,4 @@ def test_malformed_numbers(words, number, error, expected):
 @pytest.mark.plain_types
 def test_malformed_cut():
     with pytest.raises(ValueError, match="'thin'"):
-        german_words(3, cut="thin")
+        german_words(3, segmentation="thin")

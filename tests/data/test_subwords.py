@@ -15,7 +15,7 @@ from tested_transformer.data import (
     join_pieces,
     number_pair,
     number_rows,
-    recut,
+    resegment,
     single_numbers,
     written_words,
 )
@@ -29,7 +29,7 @@ ANY_WORD = st.text(min_size=1, max_size=8).filter(lambda w: w.split() == [w] and
 
 def test_written_words_are_the_coarse_parts_joined():
     for number in range(1, 1_000_000, 997):
-        wanted = "".join(german_words(number, cut="coarse"))
+        wanted = "".join(german_words(number, segmentation="coarse"))
         assert written_words(german_words(number)) == (wanted,)
 
 
@@ -70,9 +70,9 @@ def test_unknown_characters():
 
 def slow_merges(words, size):
     """The algorithm of the paper, counted anew for each merge; ties go to the earlier pieces."""
-    cut = [list(SPACE.join(sentence)) for sentence in words]
+    segmentation = [list(SPACE.join(sentence)) for sentence in words]
     parts = []
-    for sentence in cut:
+    for sentence in segmentation:
         text = "".join(sentence)
         starts = [0, *(i for i, letter in enumerate(text) if letter == SPACE), len(text)]
         parts += [list(text[a:b]) for a, b in itertools.pairwise(starts) if a < b]
@@ -113,14 +113,14 @@ def test_size_counts_the_pieces():
 
 def test_a_larger_size_never_gives_more_pieces():
     cuts = [Subwords.train(WORDS, size) for size in (25, 50, 200)]
-    counts = [sum(len(cut.split(words)) for words in WORDS) for cut in cuts]
+    counts = [sum(len(segmentation.split(words)) for words in WORDS) for segmentation in cuts]
     assert counts == sorted(counts, reverse=True)
 
 
 def test_training_ends_when_nothing_is_left_to_merge():
-    cut = Subwords.train([["neun"], ["neun", "zig"]], 500)
-    assert cut.split(["neun", "zig"]) == ("neun", f"{SPACE}zig")
-    assert len(cut) < 500
+    segmentation = Subwords.train([["neun"], ["neun", "zig"]], 500)
+    assert segmentation.split(["neun", "zig"]) == ("neun", f"{SPACE}zig")
+    assert len(segmentation) < 500
 
 
 def test_training_is_repeatable_in_another_process():
@@ -147,10 +147,10 @@ def test_nothing_and_nonsense():
 
 def test_recut_leaves_the_other_side_alone():
     pairs = single_numbers(train=20, test=0).train
-    assert recut(pairs) == pairs
-    both = recut(pairs, source=characters, target=lambda words: words[::-1])
+    assert resegment(pairs) == pairs
+    both = resegment(pairs, source=characters, target=lambda words: words[::-1])
     assert both[0] == Pair(characters(pairs[0].source), pairs[0].target[::-1])
-    assert recut([], source=characters) == []
+    assert resegment([], source=characters) == []
 
 
 @pytest.mark.plain_types

@@ -8,17 +8,17 @@ from tested_transformer import FeedForward, MultiHeadAttention
 from tested_transformer.exercises import check
 
 
-def feed_forward(x, w_widen, b_widen, w_narrow, b_narrow):
-    return (x @ w_widen + b_widen).relu() @ w_narrow + b_narrow
+def feed_forward(x, w_up, b_up, w_down, b_down):
+    return (x @ w_up + b_up).relu() @ w_down + b_down
 
 
-def dead_units(x, w_widen, b_widen):
-    return (x @ w_widen + b_widen).flatten(0, -2).amax(0) <= 0
+def dead_units(x, w_up, b_up):
+    return (x @ w_up + b_up).flatten(0, -2).amax(0) <= 0
 
 
-def swiglu(x, w_gate, w_widen, w_narrow):
+def swiglu(x, w_gate, w_up, w_down):
     gate = x @ w_gate
-    return (gate * gate.sigmoid() * (x @ w_widen)) @ w_narrow
+    return (gate * gate.sigmoid() * (x @ w_up)) @ w_down
 
 
 def remember(keys, values):
@@ -41,9 +41,9 @@ SOLUTIONS = {
 
 def test_a_memory_may_spend_more_units_than_facts():
     def spendthrift(keys, values):
-        w_widen, b_widen, w_narrow, b_narrow = remember(keys, values)
-        twice = torch.cat([w_narrow, w_narrow]) / 2
-        return torch.cat([w_widen, w_widen], 1), torch.cat([b_widen, b_widen]), twice, b_narrow
+        w_up, b_up, w_down, b_down = remember(keys, values)
+        twice = torch.cat([w_down, w_down]) / 2
+        return torch.cat([w_up, w_up], 1), torch.cat([b_up, b_up]), twice, b_down
 
     assert check("ch08.remember", spendthrift).passed
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tested_transformer.experiments import ch07_norm_placement as experiment
-from tested_transformer.layers.residual import WIRINGS
+from tested_transformer.layers.residual import NORM_PLACEMENTS
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "norm_placement.json"
 STORED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -36,35 +36,35 @@ def test_every_number_is_another_row_of_known_words():
     assert sorted([*seen.tolist(), *held_out.tolist()]) == list(range(1, 1000))
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_padding_changes_nothing(wiring):
-    model = experiment.Stack(wiring, 2)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_padding_changes_nothing(norm_placement):
+    model = experiment.Stack(norm_placement, 2)
     tokens, _ = experiment.task(torch.tensor([7]))
     before = model(tokens)
     model.tokens.weight.data[0] += 1
     assert torch.equal(model(tokens), before)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_gradients_at_the_start_are_as_stored(wiring):
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_gradients_at_the_start_are_as_stored(norm_placement):
     for depth in (2, 6):
-        found = experiment.gradient_norms(wiring, depth, seed=1)
-        stored = STORED["gradient_norms"][wiring][str(depth)][1]
+        found = experiment.gradient_norms(norm_placement, depth, seed=1)
+        stored = STORED["gradient_norms"][norm_placement][str(depth)][1]
         assert all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, stored, strict=True))
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_training_starts_as_stored(wiring):
-    _, losses = experiment.train(wiring, 2, seed=1, stop=20)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_training_starts_as_stored(norm_placement):
+    _, losses = experiment.train(norm_placement, 2, seed=1, stop=20)
     stored = next(
         run for run in STORED["runs"]
-        if (run["wiring"], run["depth"], run["warmup"], run["seed"]) == (wiring, 2, 0, 1)
+        if (run["norm_placement"], run["depth"], run["warmup"], run["seed"]) == (norm_placement, 2, 0, 1)
     )  # fmt: skip
     assert math.isclose(sum(losses) / 20, stored["loss"][0], rel_tol=1e-3)
 
 
 def test_the_record_is_whole():
-    cells = {(r["wiring"], r["depth"], r["warmup"], r["rate"]) for r in STORED["runs"]}
+    cells = {(r["norm_placement"], r["depth"], r["warmup"], r["rate"]) for r in STORED["runs"]}
     assert STORED["seeds"] >= 3
     assert len(STORED["runs"]) == len(cells) * STORED["seeds"]
     assert all(len(r["share_right_without_layer"]) == r["depth"] for r in STORED["runs"])

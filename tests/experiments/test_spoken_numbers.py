@@ -10,18 +10,18 @@ from tested_transformer.data import BOS, EOS
 from tested_transformer.data.number_words import english_words
 from tested_transformer.experiments.ch11_spoken_numbers import (
     END,
-    Told,
+    ExactModel,
     chance,
-    draw_numbers,
     load_spoken_model,
     number_of,
+    sample_numbers,
     spoken_batch,
     spoken_vocabulary,
     true_chances,
 )
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding import generate
-from tested_transformer.generation.decoding_state import Continuation
+from tested_transformer.generation.decoding_state import CausalState
 
 BEGINNINGS = ["", "one", "twenty", "three hundred", "one hundred and", "five thousand"]
 START = torch.tensor([[BOS]])
@@ -53,15 +53,19 @@ def test_true_chances_by_counting_every_number():
 
 def test_draws_follow_the_chances():
     """20,000 draws: the first words within 5 standard deviations."""
-    drawn = draw_numbers(20_000, torch.Generator().manual_seed(0))
+    drawn = sample_numbers(20_000, torch.Generator().manual_seed(0))
     first = Counter(english_words(number)[0] for number in drawn)
     for word, p in true_chances().items():
         assert abs(first[word] / 20_000 - p) <= 5 * (p * (1 - p) / 20_000) ** 0.5
-    assert drawn == draw_numbers(20_000, torch.Generator().manual_seed(0))
+    assert drawn == sample_numbers(20_000, torch.Generator().manual_seed(0))
 
 
 def test_numbers_are_read_back():
-    for number in [*range(1, 1200), *draw_numbers(2000, torch.Generator().manual_seed(1)), 999_999]:
+    for number in [
+        *range(1, 1200),
+        *sample_numbers(2000, torch.Generator().manual_seed(1)),
+        999_999,
+    ]:
         assert number_of(english_words(number)) == number
 
 
@@ -86,19 +90,19 @@ def test_the_shipped_model_has_learned_the_chances():
 
 def test_the_likeliest_sentence_is_missed_by_greedy_and_found_by_beams():
     model, words = load_spoken_model()
-    greedy = generate(Continuation(model), START, max_new=12)
-    beams = beam_search(Continuation(model), START, num_beams=4, max_new=12, length_penalty=0.0)
+    greedy = generate(CausalState(model), START, max_new=12)
+    beams = beam_search(CausalState(model), START, num_beams=4, max_new=12, length_penalty=0.0)
     assert beams.decode(words) == [["one"]]
     assert beams.scores.exp().item() > 1000 * greedy.scores.exp().item()
 
 
 def test_a_session_without_a_model():
     words = spoken_vocabulary()
-    session = Told(true_chances, words)
+    session = ExactModel(true_chances, words)
     session.feed(START.expand(2, 1))
     scores = session.feed(torch.tensor([words.encode(["one"]), words.encode(["ninety"])]))
     assert scores[0].softmax(-1)[EOS].item() == pytest.approx(0.25)
-    session.select(torch.tensor([1, 1, 0]))
+    session.reorder(torch.tensor([1, 1, 0]))
     assert session.said.tolist() == [[BOS, 30], [BOS, 30], [BOS, 4]]
     impossible = session.feed(torch.tensor([words.encode(["and"])] * 3))
     assert impossible.argmax(-1).tolist() == [EOS] * 3

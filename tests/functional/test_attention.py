@@ -61,9 +61,9 @@ def test_gradients_by_finite_differences(backend, name):
 def test_gradients_in_every_dtype(backend, dtype, chosen):
     """error <= 2 x (the plain formula's error in that dtype) + 4 eps x max |reference|."""
     exact = _exact_gradients(dtype, chosen)
-    ruler = _gradients(textbook, dtype, chosen)
+    baseline = _gradients(textbook, dtype, chosen)
     ours = _gradients(lambda *a, **k: attention(*a, backend=backend, **k), dtype, chosen)
-    for truth, plain, got in zip(exact, ruler, ours, strict=True):
+    for truth, plain, got in zip(exact, baseline, ours, strict=True):
         assert got.isfinite().all()
         error, plain_error = (np.abs(x.double().numpy() - truth).max() for x in (got, plain))
         bound = 2 * plain_error + 4 * torch.finfo(dtype).eps * np.abs(truth).max()

@@ -67,9 +67,9 @@ REFUSED = {
 def test_what_the_kernels_do_not_serve(name, monkeypatch):
     monkeypatch.setattr(flash, "missing", lambda: None)
     monkeypatch.setattr(flash, "INTERPRETED", True)
-    assert flash.refusal(call_of()) is None
+    assert flash.unsupported_reason(call_of()) is None
     changes, words = REFUSED[name]
-    assert words in flash.refusal(call_of(**changes))
+    assert words in flash.unsupported_reason(call_of(**changes))
 
 
 def test_auto_takes_flash_only_where_it_is_tuned(monkeypatch):

@@ -29,7 +29,7 @@ def test_the_package_passes(spec, seed):
     assert verdict.num_cases == len(spec.cases(seed))
 
 
-def test_the_ruler_has_the_right_numbers():
+def test_the_baseline_has_the_right_numbers():
     for case in MASKED_SOFTMAX.cases(0):
         if case.dtype == torch.float64:
             np.testing.assert_allclose(

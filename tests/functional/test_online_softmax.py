@@ -20,15 +20,15 @@ from tested_transformer.functional.online_softmax import (
     MASKED,
     SKIPPED,
     Partial,
-    cut,
-    finish,
+    empty_state,
     merge,
-    nothing,
+    normalize,
     online_softmax,
-    summarize,
+    partial_softmax,
     tile_kinds,
     tiled_attention,
     tiled_gradients,
+    tiles,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +52,12 @@ def test_in_tiles_equals_at_once(tile, spread, shift):
 
 def test_merging_is_commutative_associative_and_has_a_neutral_element():
     scores, value = row(9, spread=20.0)
-    parts = [summarize(scores[:, at], value[at]) for at in cut(9, 2)]
-    whole = finish(summarize(scores, value))
+    parts = [partial_softmax(scores[:, at], value[at]) for at in tiles(9, 2)]
+    whole = normalize(partial_softmax(scores, value))
     orders = [parts, parts[::-1], [parts[n] for n in (3, 0, 4, 1, 2)]]
-    found = [finish(reduce(merge, order)) for order in orders]
-    found.append(finish(merge(merge(parts[0], parts[1]), reduce(merge, parts[2:]))))
-    found.append(finish(reduce(merge, [nothing(scores, 2), *parts, nothing(scores, 2)])))
+    found = [normalize(reduce(merge, order)) for order in orders]
+    found.append(normalize(merge(merge(parts[0], parts[1]), reduce(merge, parts[2:]))))
+    found.append(normalize(reduce(merge, [empty_state(scores, 2), *parts, empty_state(scores, 2)])))
     for output, lse in found:
         assert torch.allclose(output, whole[0], atol=1e-13)
         assert torch.allclose(lse, whole[1], atol=1e-13)
@@ -65,10 +65,10 @@ def test_merging_is_commutative_associative_and_has_a_neutral_element():
 
 def test_nothing_with_nothing_is_nothing():
     scores, _ = row(4)
-    both = merge(nothing(scores, 2), nothing(scores, 2))
-    for part, wanted in zip(both, nothing(scores, 2), strict=True):
+    both = merge(empty_state(scores, 2), empty_state(scores, 2))
+    for part, wanted in zip(both, empty_state(scores, 2), strict=True):
         assert torch.equal(part, wanted)
-    output, lse = finish(both)
+    output, lse = normalize(both)
     assert not output.any()
     assert (lse == torch.inf).all()
 
@@ -116,8 +116,8 @@ def test_kinds_of_tiles_are_what_the_mask_says(length, keys, rows, cols, causal,
     if window is not None:
         mask &= window_mask(length, keys, window=window)
     kinds = tile_kinds(length, keys, rows=rows, cols=cols, causal=causal, window=window)
-    for n, at in enumerate(cut(length, rows)):
-        for m, to in enumerate(cut(keys, cols)):
+    for n, at in enumerate(tiles(length, rows)):
+        for m, to in enumerate(tiles(keys, cols)):
             part = mask[at, to]
             whole = part.all() and part.shape[1] == cols
             assert kinds[n, m] == (FULL if whole else MASKED if part.any() else SKIPPED)
@@ -199,6 +199,6 @@ def test_refused(call, kind, message):
 
 def test_partial_is_small():
     """What is kept does not grow with the number of keys."""
-    kept = [sum(t.numel() for t in summarize(*row(keys))) for keys in (5, 500)]
+    kept = [sum(t.numel() for t in partial_softmax(*row(keys))) for keys in (5, 500)]
     assert kept[0] == kept[1]
-    assert Partial._fields == ("maximum", "total", "mixed")
+    assert Partial._fields == ("maximum", "total", "accumulator")

@@ -50,8 +50,8 @@ def normal(*shape, seed=0, dtype=torch.float64):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("spec", SCORING, ids=lambda spec: spec.name)
-def test_implementations_and_rulers_pass(spec, seed):
-    for candidate in (IMPLEMENTATIONS[spec.name], spec.ruler):
+def test_implementations_and_baselines_pass(spec, seed):
+    for candidate in (IMPLEMENTATIONS[spec.name], spec.baseline):
         verdict = judge(spec, candidate, seed=seed)
         assert verdict.passed, verdict
         assert not verdict.skipped

@@ -13,13 +13,13 @@ from tested_transformer.analysis.mistakes import translate
 from tested_transformer.data import EOS, Vocabulary, pad
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding import Generated, generate
-from tested_transformer.generation.decoding_state import Continuation, Translation
+from tested_transformer.generation.decoding_state import CausalState, Seq2SeqState
 from tested_transformer.generation.sampling import (
     GREEDY,
     Sampling,
-    keep_top_k,
-    keep_top_p,
-    repeat_penalty,
+    repetition_penalty,
+    top_k_filter,
+    top_p_filter,
 )
 from tested_transformer.models.language_model import LanguageModel
 from tested_transformer.models.transformer import Transformer, TransformerConfig
@@ -37,19 +37,21 @@ def scores(seed=0, rows=5, vocab=11):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_filters_against_transformers(seed):
     logits = scores(seed)
-    said = torch.randint(0, 11, (5, 4), generator=torch.Generator().manual_seed(seed))
+    prefix_ids = torch.randint(0, 11, (5, 4), generator=torch.Generator().manual_seed(seed))
     for k in (1, 3, 11, 20):
-        assert torch.equal(keep_top_k(logits, k), hf.TopKLogitsWarper(k)(said, logits.clone()))
+        assert torch.equal(
+            top_k_filter(logits, k), hf.TopKLogitsWarper(k)(prefix_ids, logits.clone())
+        )
     for p in (1e-6, 0.3, 0.9, 1.0):
-        wanted = hf.TopPLogitsWarper(p)(said, logits.clone()) if p < 1 else logits
-        assert torch.equal(keep_top_p(logits, p), wanted)
+        wanted = hf.TopPLogitsWarper(p)(prefix_ids, logits.clone()) if p < 1 else logits
+        assert torch.equal(top_p_filter(logits, p), wanted)
     for penalty in (0.5, 1.0, 1.3):
-        wanted = hf.RepetitionPenaltyLogitsProcessor(penalty)(said, logits.clone())
-        torch.testing.assert_close(repeat_penalty(logits, said, penalty), wanted)
+        wanted = hf.RepetitionPenaltyLogitsProcessor(penalty)(prefix_ids, logits.clone())
+        torch.testing.assert_close(repetition_penalty(logits, prefix_ids, penalty), wanted)
 
 
 def test_filters_in_a_chain_against_transformers():
-    logits, said = scores(), torch.randint(0, 11, (5, 4))
+    logits, prefix_ids = scores(), torch.randint(0, 11, (5, 4))
     chain = (
         hf.RepetitionPenaltyLogitsProcessor(1.4),
         hf.TemperatureLogitsWarper(0.7),
@@ -58,9 +60,9 @@ def test_filters_in_a_chain_against_transformers():
     )
     wanted = logits.clone()
     for each in chain:
-        wanted = each(said, wanted)
+        wanted = each(prefix_ids, wanted)
     ours = Sampling(temperature=0.7, top_k=6, top_p=0.8, repetition_penalty=1.4)
-    torch.testing.assert_close(ours.shape(logits, said), wanted)
+    torch.testing.assert_close(ours.shape(logits, prefix_ids), wanted)
 
 
 @given(st.integers(0, 10_000), st.floats(0.01, 1.0))
@@ -68,7 +70,7 @@ def test_top_p_keeps_the_smallest_set_that_is_large_enough(seed, p):
     logits = scores(seed, rows=1).double()
     rounding = 11 * torch.finfo(torch.float64).eps  # eleven words are added up
     probability = logits.softmax(-1)[0]
-    kept = keep_top_p(logits, p)[0] > float("-inf")
+    kept = top_p_filter(logits, p)[0] > float("-inf")
     assert probability[kept].sum() >= p - rounding
     least = probability[kept].min()
     assert probability[kept].sum() - least < p + rounding
@@ -97,9 +99,9 @@ def test_a_temperature_of_zero_is_the_likeliest():
         (lambda: Sampling(top_k=0), "top_k: expected at least 1"),
         (lambda: Sampling(top_p=0.0), "top_p: expected a probability above 0"),
         (lambda: Sampling(repetition_penalty=0), "repetition_penalty: expected a number above 0"),
-        (lambda: keep_top_p(scores(), 1.5), "p: expected a probability above 0"),
-        (lambda: keep_top_k(torch.zeros(3), 1), "logits: expected 2 axes"),
-        (lambda: keep_top_k(torch.zeros(3, 0), 1), "logits: expected at least one word"),
+        (lambda: top_p_filter(scores(), 1.5), "p: expected a probability above 0"),
+        (lambda: top_k_filter(torch.zeros(3), 1), "logits: expected 2 axes"),
+        (lambda: top_k_filter(torch.zeros(3, 0), 1), "logits: expected at least one word"),
         (lambda: generate(None, torch.zeros(1, 0).long(), max_new=1), "start: expected at least"),
         (lambda: generate(None, torch.zeros(1, 1).long(), max_new=0), "max_new: expected at least"),
     ],
@@ -145,7 +147,7 @@ def test_greedy_equals_hf_word_for_word(kind, seed):
     wanted, _ = hf_generate(theirs, source, num_beams=1)
     for cache in (True, False):
         start = torch.full((4, 1), START)
-        found = generate(Translation(ours, source, cache=cache), start, **OURS)
+        found = generate(Seq2SeqState(ours, source, cache=cache), start, **OURS)
         assert torch.equal(found.tokens, wanted)
 
 
@@ -159,8 +161,8 @@ def test_beam_search_equals_hf_word_for_word(kind, beams, penalty, seed):
     )
     for cache in (True, False):
         start = torch.full((4, 1), START)
-        session = Translation(ours, source, cache=cache)
-        found = beam_search(session, start, num_beams=beams, length_penalty=penalty, **OURS)
+        state = Seq2SeqState(ours, source, cache=cache)
+        found = beam_search(state, start, num_beams=beams, length_penalty=penalty, **OURS)
         assert torch.equal(found.tokens, wanted)
         torch.testing.assert_close(found.scores, wanted_scores.float(), rtol=1e-4, atol=1e-4)
 
@@ -178,27 +180,27 @@ def own_model(seed=0, vocab=13):
 class Says:
     """A session that says no other words than these: never PAD, which the model would then hide."""
 
-    def __init__(self, session, words=slice(1, None)):
-        self.session, self.words = session, words
+    def __init__(self, state, words=slice(1, None)):
+        self.state, self.words = state, words
 
     def feed(self, tokens):
-        logits = self.session.feed(tokens)
+        logits = self.state.feed(tokens)
         allowed = torch.full_like(logits, -1e4)
         allowed[:, self.words] = logits[:, self.words]
         return allowed
 
-    def select(self, rows):
-        self.session.select(rows)
+    def reorder(self, rows):
+        self.state.reorder(rows)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_feeding_in_chunks_equals_feeding_at_once(chunk):
     model, source = own_model(), pad([[5, 6, 7], [8]])
     target = pad([[1, 9, 4, 5, 11], [1, 7, 7, 7, 6]])
-    whole = Translation(model, source, cache=False).feed(target)
-    session = Translation(model, source)
+    whole = Seq2SeqState(model, source, cache=False).feed(target)
+    state = Seq2SeqState(model, source)
     for piece in target.split(chunk, dim=1):
-        last = session.feed(piece)
+        last = state.feed(piece)
     torch.testing.assert_close(last, whole)
 
 
@@ -211,8 +213,8 @@ def padded_session(kind, positions, *, cache):
         for parameter in model.parameters():
             parameter.mul_(2.0)
     if kind is LanguageModel:
-        return Says(Continuation(model, cache=cache))
-    return Says(Translation(model, pad([[5, 6, 7], [8], [9, 9, 4, 3]]), cache=cache))
+        return Says(CausalState(model, cache=cache))
+    return Says(Seq2SeqState(model, pad([[5, 6, 7], [8], [9, 9, 4, 3]]), cache=cache))
 
 
 PADDED_STARTS = pad([[1, 9, 4, 5, 11], [7], [6, 3]], left=True)
@@ -229,8 +231,8 @@ def test_beams_in_chunks_equal_beams_without_a_cache(kind, positions, chunk):
     draws = torch.Generator().manual_seed(0)
     rows = torch.tensor([0, 0, 1, 1, 2, 2])
     for piece in torch.randint(3, 13, (6, 7), generator=draws).split(chunk, dim=1):
-        with_cache.select(rows)
-        without.select(rows)
+        with_cache.reorder(rows)
+        without.reorder(rows)
         torch.testing.assert_close(with_cache.feed(piece), without.feed(piece))
         rows = torch.randint(0, 6, (6,), generator=draws)
 
@@ -242,14 +244,14 @@ def test_sentences_do_not_depend_on_the_chunks_of_the_start(kind, positions, chu
     """Greedy and beams, from padded starts fed bit by bit, word for word as without a cache."""
     *first, last = PADDED_STARTS.split(chunk, dim=1)
     for search in (
-        lambda session, start: generate(session, start, max_new=6),
-        lambda session, start: beam_search(session, start, num_beams=3, max_new=6),
+        lambda state, start: generate(state, start, max_new=6),
+        lambda state, start: beam_search(state, start, num_beams=3, max_new=6),
     ):
         wanted = search(padded_session(kind, positions, cache=False), PADDED_STARTS)
-        session = padded_session(kind, positions, cache=True)
+        state = padded_session(kind, positions, cache=True)
         for piece in first:
-            session.feed(piece)
-        found = search(session, last)
+            state.feed(piece)
+        found = search(state, last)
         assert torch.equal(found.tokens, wanted.tokens)
         torch.testing.assert_close(found.scores, wanted.scores)
 
@@ -259,11 +261,11 @@ def test_starts_of_different_lengths():
     model, source = own_model(1), pad([[5, 6, 7], [8]])
     starts = [[1, 9, 4, 5], [1, 7]]
     together = generate(
-        Says(Translation(model, source)), pad(starts, left=True), max_new=6, eos=None
+        Says(Seq2SeqState(model, source)), pad(starts, left=True), max_new=6, eos=None
     )
     for row, start in enumerate(starts):
-        session = Says(Translation(model, source[row : row + 1]))
-        alone = generate(session, torch.tensor([start]), max_new=6, eos=None)
+        state = Says(Seq2SeqState(model, source[row : row + 1]))
+        alone = generate(state, torch.tensor([start]), max_new=6, eos=None)
         assert torch.equal(together.tokens[row], alone.tokens[0])
         torch.testing.assert_close(together.scores[row], alone.scores[0])
 
@@ -273,7 +275,7 @@ def test_a_row_that_ended_stays_ended():
         model, source = own_model(seed), pad([[5, 6, 7], [8], [9, 9]])
         start = torch.ones(3, 1, dtype=torch.long)
         sampling = Sampling(temperature=3.0, generator=torch.Generator().manual_seed(seed))
-        found = generate(Says(Translation(model, source)), start, max_new=20, sampling=sampling)
+        found = generate(Says(Seq2SeqState(model, source)), start, max_new=20, sampling=sampling)
         for row in found.tokens.tolist():
             if EOS in row:
                 assert not any(row[row.index(EOS) + 1 :])
@@ -283,9 +285,9 @@ def test_a_row_that_ended_stays_ended():
 def every_sentence(max_new, words):
     """All sentences of at most max_new words that end in EOS, or are as long as they may be."""
     for length in range(1, max_new + 1):
-        for said in itertools.product(words, repeat=length - 1):
+        for prefix_ids in itertools.product(words, repeat=length - 1):
             for end in [EOS] if length < max_new else [EOS, *words]:
-                yield [*said, end]
+                yield [*prefix_ids, end]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -295,12 +297,12 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_sentence(seed, penalty):
     words = [EOS, 3, 4, 5]
     best = (float("-inf"), None)
     for sentence in every_sentence(3, words[1:]):
-        session, score = Says(Translation(model, source, cache=False), words), 0.0
-        for said, word in zip([1, *sentence], sentence, strict=False):
-            score += session.feed(torch.tensor([[said]])).log_softmax(-1)[0, word].item()
+        state, score = Says(Seq2SeqState(model, source, cache=False), words), 0.0
+        for prefix_ids, word in zip([1, *sentence], sentence, strict=False):
+            score += state.feed(torch.tensor([[prefix_ids]])).log_softmax(-1)[0, word].item()
         best = max(best, (score / len(sentence) ** penalty, sentence))
-    session = Says(Translation(model, source), words)
-    found = beam_search(session, start, num_beams=30, max_new=3, length_penalty=penalty)
+    state = Says(Seq2SeqState(model, source), words)
+    found = beam_search(state, start, num_beams=30, max_new=3, length_penalty=penalty)
     assert [word for word in found.tokens[0].tolist() if word] == best[1]
     assert abs(found.scores[0].item() - best[0]) < 1e-5
 
@@ -311,9 +313,9 @@ def test_a_beam_of_one_ends_where_greedy_ends_or_on_something_likelier(seed):
     start = torch.ones(2, 1, dtype=torch.long)
     options = {"max_new": 8}
     beam = beam_search(
-        Says(Translation(model, source)), start, num_beams=1, length_penalty=0.0, **options
+        Says(Seq2SeqState(model, source)), start, num_beams=1, length_penalty=0.0, **options
     )
-    greedy = generate(Says(Translation(model, source)), start, **options)
+    greedy = generate(Says(Seq2SeqState(model, source)), start, **options)
     assert (beam.scores >= greedy.scores - 1e-5).all()
 
 
@@ -323,7 +325,7 @@ def test_sampling_is_repeatable():
 
     def draw(seed):
         sampling = Sampling(generator=torch.Generator().manual_seed(seed))
-        return generate(Translation(model, source), start, max_new=9, sampling=sampling).tokens
+        return generate(Seq2SeqState(model, source), start, max_new=9, sampling=sampling).tokens
 
     assert torch.equal(draw(1), draw(1))
     assert any(not torch.equal(draw(1), draw(seed)) for seed in range(2, 6))
@@ -331,9 +333,9 @@ def test_sampling_is_repeatable():
 
 def test_a_beam_too_wide_is_refused():
     model = own_model()
-    session = Translation(model, torch.tensor([[5]]))
+    state = Seq2SeqState(model, torch.tensor([[5]]))
     with pytest.raises(ValueError, match="num_beams: expected at most half of the 13 words, got 7"):
-        beam_search(session, torch.tensor([[1]]), num_beams=7, max_new=3)
+        beam_search(state, torch.tensor([[1]]), num_beams=7, max_new=3)
 
 
 def test_translate_words():

@@ -14,7 +14,7 @@ import homework as tool
 from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check
 from tested_transformer.homework.assignments import NAMES, assignment, part
-from tested_transformer.homework.jail.session import _need_small
+from tested_transformer.homework.jail.session import _check_small
 from tested_transformer.homework.marking.mark import HANDED_OUT, hunt_marks, is_written
 from tested_transformer.homework.submissions.forbidden import uses
 from tested_transformer.homework.submissions.reading import (
@@ -204,7 +204,7 @@ def test_a_task_can_go_to_a_jail(task):
     assert task.spec.build(solution(task), {}) is solution(task)
     for case in task.spec.cases(1):
         assert set(case.arguments) == set(task.spec.required)
-        _need_small(
+        _check_small(
             [value for value in case.tensors().values() if not isinstance(value, (str, int))]
         )
 

@@ -178,7 +178,7 @@ def test_windows_code_page_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "argument_error"),
     [
         ("", "line 1: expected a column `id`"),
         (f"{WHY}\n1\n", "line 1: expected a column `id`"),
@@ -198,8 +198,10 @@ def test_windows_code_page_is_read(tmp_path):
         (f'id,{FOUND}\n"two\nlines",1\ns01,x\n', "line 4, column hw09-found: .* got 'x'"),
     ],
 )  # fmt: skip
-def test_an_error_names_line_and_column(tmp_path, text, complaint):
-    with pytest.raises(ValueError, match=f"^points.csv, {complaint}|^points.csv, .*{complaint}$"):
+def test_an_error_names_line_and_column(tmp_path, text, argument_error):
+    with pytest.raises(
+        ValueError, match=f"^points.csv, {argument_error}|^points.csv, .*{argument_error}$"
+    ):
         filled(tmp_path, text, [*IDS, "two\nlines"])
 
 
@@ -344,16 +346,16 @@ def test_a_gradebook_of_nbgrader(gradebook):
 
 
 @pytest.mark.parametrize(
-    ("ids", "complaint"),
+    ("ids", "argument_error"),
     [
         (["s02/hw09/hw09"], "student s01: expected one submission with that id, got none"),
         (["s01/a/hw09/x", "s01/hw09/y"], "one submission with that id, got 's01/a/hw09/x', "),
         (["s011/hw09/hw09"], "got none"),
     ],
 )
-def test_a_student_who_is_not_one_submission(gradebook, ids, complaint):
+def test_a_student_who_is_not_one_submission(gradebook, ids, argument_error):
     path = gradebook("s01", WHY, manual_score=1.0)
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ValueError, match=argument_error):
         read_manual(path, ASSIGNMENT, ids)
 
 

@@ -15,7 +15,7 @@ from jails import SMALL, needs_jail, outcome
 from tested_transformer.homework.jail import bubblewrap as jail
 from tested_transformer.homework.jail import session
 from tested_transformer.homework.jail.bubblewrap import JailError, JailMissing, Limits
-from tested_transformer.homework.jail.session import Ended, Session
+from tested_transformer.homework.jail.session import Ended, JailSession
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "the-password-of-the-gradebook"
@@ -287,7 +287,7 @@ def answers(surroundings):
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.socket(socket.AF_UNIX) as local,
-        Session(ATTACKS, limits=SMALL) as attacker,
+        JailSession(ATTACKS, limits=SMALL) as attacker,
     ):
         local.bind("\0")  # a name that the kernel draws
         local.listen()
@@ -339,7 +339,7 @@ def test_the_package_is_hidden_where_it_is_installed(monkeypatch):
     assert os.listdir(jail.PACKAGE)
     source = "import os\ndef f(path): return os.listdir(path)\n"
     source += "def g(path): open(path + '/planted', 'w')"
-    with Session(source, limits=SMALL) as small:
+    with JailSession(source, limits=SMALL) as small:
         assert small.call("f", [f"/python/{name}"], {})[0] == []
         assert outcome(small, "g", f"/python/{name}")[0] == "OSError"
 
@@ -364,14 +364,14 @@ def test_every_place_of_the_package_is_hidden(monkeypatch, tmp_path):
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(JailMissing, match="apt install bubblewrap.*container.*WSL2"):
-        Session("def f(x): return x")
+        JailSession("def f(x): return x")
 
 
 def test_a_processor_without_rules_has_no_jail(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: "bwrap")
     monkeypatch.setattr(jail.platform, "machine", lambda: "z80")
     with pytest.raises(JailMissing, match="this one is z80"):
-        Session("def f(x): return x")
+        JailSession("def f(x): return x")
 
 
 @pytest.mark.parametrize(("command", "said"), [
@@ -384,14 +384,14 @@ def test_a_jail_that_does_not_come_up_is_no_fault_of_the_student(monkeypatch, co
     monkeypatch.setattr(session, "bare_command", lambda: command)
     monkeypatch.setattr(session, "START_SECONDS", 0.5)
     with pytest.raises(JailError, match=said):
-        Session("def f(x): return x", without_jail_for_my_own_code=True)
+        JailSession("def f(x): return x", without_jail_for_my_own_code=True)
 
 
 @needs_jail
 def test_a_jail_that_bubblewrap_refuses_says_why(monkeypatch):
     monkeypatch.setattr(jail, "system_mounts", lambda: ["--ro-bind", "/no such folder", "/usr"])
     with pytest.raises(JailError, match="no such folder"):
-        Session("def f(x): return x")
+        JailSession("def f(x): return x")
 
 
 @pytest.mark.plain_types

@@ -233,7 +233,7 @@ def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):
     "named", ["--seconds", "--jobs", "--seed", "SUBMISSIONS", "--out", "--manual"]
 )
 def test_an_error_names_what_was_typed(tmp_path, capsys, monkeypatch, named):
-    monkeypatch.setattr(grading, "Session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(grading, "JailSession", lambda *_, **__: nullcontext())
     (tmp_path / "s01.ipynb").write_text("")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('{"assignment": "hw01", "seed": 3}')

@@ -17,7 +17,7 @@ from tested_transformer.homework.assignments import part
 from tested_transformer.homework.jail import session as ours
 from tested_transformer.homework.jail import wire
 from tested_transformer.homework.jail.bubblewrap import Limits
-from tested_transformer.homework.jail.session import Ended, Remote, Session, StudentError
+from tested_transformer.homework.jail.session import Ended, JailSession, Remote, StudentError
 from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")
@@ -174,7 +174,7 @@ in_jail = pytest.param("jail", marks=needs_jail)
 @pytest.fixture(scope="module", params=[in_jail, "no jail"])
 def student(request):
     bare = request.param == "no jail"
-    with Session(FUNCTIONS, limits=SMALL, without_jail_for_my_own_code=bare) as session:
+    with JailSession(FUNCTIONS, limits=SMALL, without_jail_for_my_own_code=bare) as session:
         yield session
 
 
@@ -470,7 +470,7 @@ def use(x): return ways(x)["F"]()
 @needs_jail
 def test_what_is_forbidden_ends_the_submission_by_whatever_name():
     names = ("F.scaled_dot_product_attention", "nn.MultiheadAttention", "torch.autograd.grad")
-    with Session(FORBIDDEN, forbidden=names, limits=SMALL) as student:
+    with JailSession(FORBIDDEN, forbidden=names, limits=SMALL) as student:
         tried = student.call("tried", [torch.ones(1, 2, 4)], {})[0]
         assert tried.pop("softmax") == "allowed"
         assert set(tried.values()) == {"Forbidden"}
@@ -511,7 +511,7 @@ def test_a_task_to_derive_closes_every_door_to_automatic_differentiation():
     """`backward` is a method, which nobody sees in the code: it calls a function that is forbidden."""
     names = ("backward", "Tensor", "autograd", "jacobian", "grad", "vjp", "jacrev", "jacfwd", "jvp")
     forbidden = part("hw02.entropy_gradient").forbidden
-    with Session(DERIVED, forbidden=forbidden, limits=SMALL) as student:
+    with JailSession(DERIVED, forbidden=forbidden, limits=SMALL) as student:
         tried = {name: student.call("tried", [name, torch.ones(3)], {})[0] for name in names}
     assert set(tried.values()) == {"Forbidden"}, tried
 
@@ -547,7 +547,7 @@ def looked():
 
 @pytest.mark.parametrize("bare", [pytest.param(False, marks=needs_jail), True])
 def test_the_package_can_be_imported_and_nothing_of_it_called(bare):
-    with Session(ABSENT, limits=SMALL, without_jail_for_my_own_code=bare) as student:
+    with JailSession(ABSENT, limits=SMALL, without_jail_for_my_own_code=bare) as student:
         tried = student.call("tried", [], {})[0]
         looked = student.call("looked", [], {})[0]
     assert looked == [False, False, "tested_transformer.specs.judge", "Layer"]
@@ -591,7 +591,7 @@ def talker(monkeypatch, tmp_path):
         script.write_text(TALK + loaded + body)
         command = [sys.executable, "-I", "-S", str(script)]
         monkeypatch.setattr(ours, "bare_command", lambda: command)
-        session = Session("", limits=limits, without_jail_for_my_own_code=True)
+        session = JailSession("", limits=limits, without_jail_for_my_own_code=True)
         sessions.append(session)
         return session
 
@@ -818,7 +818,7 @@ def frame(said):
 def test_what_ends_the_process_is_flagged(attack, limits, flag):
     source = REPLY_PIPE + "import ctypes, signal, time\n"
     source += f"def f(x, bad=False):\n  if bad:\n    {attack}\n  return x"
-    with Session(source, limits=limits) as student:
+    with JailSession(source, limits=limits) as student:
         assert Remote(student, "f")(1) == 1
         with pytest.raises(Ended) as ended:
             Remote(student, "f")(1, bad=True)
@@ -846,7 +846,7 @@ def f(x):
 @needs_jail
 def test_threads_and_patches_and_prints_stay_in_the_jail():
     before = torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal
-    with Session(THREADS, limits=SMALL) as student:
+    with JailSession(THREADS, limits=SMALL) as student:
         x = torch.ones(2)
         assert Remote(student, "f")(x).tolist() == [0.0, 0.0]
     assert (torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal) == before
@@ -859,7 +859,7 @@ def test_threads_and_patches_and_prints_stay_in_the_jail():
 ])  # fmt: skip
 def test_definitions_that_fail_say_how_and_leave_nothing(source, kind, word):
     with pytest.raises(kind, match=word):
-        Session(source, limits=SMALL, without_jail_for_my_own_code=True)
+        JailSession(source, limits=SMALL, without_jail_for_my_own_code=True)
 
 
 # -------------------------------------------------------------------------------- nothing is left
@@ -878,7 +878,7 @@ def test_no_process_is_left(bare):
     source += "def f(): return 1"
     if bare:
         source += "\nimport subprocess; subprocess.Popen(['sleep', '60'])"
-    student = Session(source, limits=SMALL, without_jail_for_my_own_code=bare)
+    student = JailSession(source, limits=SMALL, without_jail_for_my_own_code=bare)
     processes = family(student._process.pid)
     assert len(processes) >= 2
     student.close()

@@ -69,8 +69,8 @@ def test_a_layer_with_a_cache_passes():
                 output = layer.to(query.dtype)(x, both, **options)
             return output.unflatten(-1, (heads, d)).transpose(1, 2)
 
-        def select(self, rows):
-            self.cache.select(rows)
+        def reorder(self, rows):
+            self.cache.reorder(rows)
 
     assert judge(CACHE, Layer).passed
 
@@ -86,7 +86,7 @@ def test_a_class_without_select_is_judged_on_the_rest():
 
     verdict = judge(CACHE, Short)
     assert verdict.passed, verdict
-    assert verdict.skipped == {"a row takes its keys along": "has no `select`"}
+    assert verdict.skipped == {"a row takes its keys along": "has no `reorder`"}
 
 
 # --- Chunks equal one pass -----------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_what_comes_in_is_copied():
 def test_rows(rows):
     cache, key, value = KeyValueCache(capacity=2), normal(3, 2, 5, 4), normal(3, 2, 5, 6)
     cache.append(key, value)
-    cache.select(torch.tensor(rows, dtype=torch.long))
+    cache.reorder(torch.tensor(rows, dtype=torch.long))
     assert torch.equal(cache.keys, key[rows])
     more = normal(len(rows), 2, 2, 4)
     keys, _ = cache.append(more, normal(len(rows), 2, 2, 6))
@@ -230,7 +230,7 @@ def test_a_decoder_cache_keeps_everything_in_step():
     assert torch.equal(cache.extend(real[:, 2:]), real)
     assert cache.length == 5
     assert cache.nbytes == 2 * 2 * (3 * 2 * 5 * 4 + 3 * 2 * 6 * 4) * 8
-    cache.select(torch.tensor([2, 2]))
+    cache.reorder(torch.tensor([2, 2]))
     assert torch.equal(cache.real, real[[2, 2]])
     for layer in cache.layers:
         assert torch.equal(layer.own.keys, key[[2, 2]])
@@ -268,17 +268,17 @@ def full(**options):
         (lambda: full().append(KEY[:1], KEY[:1]), ValueError, ["key", "(2, 3, any, 5)"]),
         (lambda: full().append(KEY, KEY[..., :2]), ValueError, ["value", "(2, 3, any, 5)"]),
         (lambda: full(fixed=True).append(KEY, KEY), ValueError, ["key", "fixed"]),
-        (lambda: full().select(torch.tensor([2])), ValueError, ["rows", "0 to 1"]),
-        (lambda: full().select(torch.tensor([-1])), ValueError, ["rows", "0 to 1"]),
-        (lambda: full().select(torch.tensor([[0]])), ValueError, ["rows", "1 axis"]),
-        (lambda: full().select(torch.tensor([0.0])), TypeError, ["rows", "integer"]),
-        (lambda: full().select([0]), TypeError, ["rows", "list"]),
+        (lambda: full().reorder(torch.tensor([2])), ValueError, ["rows", "0 to 1"]),
+        (lambda: full().reorder(torch.tensor([-1])), ValueError, ["rows", "0 to 1"]),
+        (lambda: full().reorder(torch.tensor([[0]])), ValueError, ["rows", "1 axis"]),
+        (lambda: full().reorder(torch.tensor([0.0])), TypeError, ["rows", "integer"]),
+        (lambda: full().reorder([0]), TypeError, ["rows", "list"]),
         (lambda: full().truncate(5), ValueError, ["length", "5", "at most 4"]),
         (lambda: full().truncate(-1), ValueError, ["length", "at least 0"]),
         (lambda: full().truncate(1.0), TypeError, ["length", "float"]),
         (lambda: DecoderCache(0), ValueError, ["num_layers", "at least 1"]),
         (lambda: DecoderCache(1, capacity=0), ValueError, ["capacity", "at least 1"]),
-        (lambda: DecoderCache(1).select(torch.tensor([0])), RuntimeError, ["empty"]),
+        (lambda: DecoderCache(1).reorder(torch.tensor([0])), RuntimeError, ["empty"]),
     ],
 )
 def test_malformed(call, error, words):

@@ -76,14 +76,14 @@ def test_a_module_without_the_named_layers_is_told_so():
     class Other(nn.Module):
         def __init__(self, d_model, d_ff):
             super().__init__()
-            self.widen = nn.Linear(d_model, d_ff)
+            self.up_proj = nn.Linear(d_model, d_ff)
 
         def forward(self, x):
-            return self.widen(x)
+            return self.up_proj(x)
 
     verdict = judge(FEED_FORWARD, Other)
     assert not verdict.passed
-    assert "no layer `narrow`" in verdict.problem.got
+    assert "no layer `down_proj`" in verdict.problem.got
 
 
 # ------------------------------------------------------------------------------------- the bends
@@ -152,8 +152,8 @@ def test_bends_refuse_what_is_no_float_tensor(bend, x):
 def test_equals_a_sequence_of_torchs_layers(activation, bend, seed):
     ours = network(activation=activation, seed=seed)
     theirs = nn.Sequential(nn.Linear(6, 10), bend, nn.Linear(10, 6)).double()
-    theirs[0].load_state_dict(ours.widen.state_dict())
-    theirs[2].load_state_dict(ours.narrow.state_dict())
+    theirs[0].load_state_dict(ours.up_proj.state_dict())
+    theirs[2].load_state_dict(ours.down_proj.state_dict())
     x = tokens(3, 5, 6, seed=seed).requires_grad_()
     torch.testing.assert_close(ours(x), theirs(x))
     for a, b in zip(gradients(ours, x), gradients(theirs, x), strict=True):
@@ -170,7 +170,7 @@ def gradients(module, x):
 def test_two_convolutions_are_the_two_linear_maps(activation, bias):
     ours = network(activation=activation, bias=bias)
     theirs = ConvFeedForward.from_linear(ours)
-    assert isinstance(theirs.widen, nn.Conv1d)
+    assert isinstance(theirs.up_proj, nn.Conv1d)
     x = tokens(2, 7, 6).requires_grad_()
     torch.testing.assert_close(ours(x), theirs(x))
     for a, b in zip(gradients(ours, x), gradients(theirs, x), strict=True):
@@ -179,23 +179,23 @@ def test_two_convolutions_are_the_two_linear_maps(activation, bias):
 
 def test_torchs_own_convolutions_with_the_same_weights():
     ours = network()
-    widen, narrow = nn.Conv1d(6, 10, 1).double(), nn.Conv1d(10, 6, 1).double()
+    up_proj, down_proj = nn.Conv1d(6, 10, 1).double(), nn.Conv1d(10, 6, 1).double()
     with torch.no_grad():
-        for theirs, layer in ((widen, ours.widen), (narrow, ours.narrow)):
+        for theirs, layer in ((up_proj, ours.up_proj), (down_proj, ours.down_proj)):
             theirs.weight.copy_(layer.weight[..., None])
             theirs.bias.copy_(layer.bias)
     x = tokens(2, 7, 6)
-    torch.testing.assert_close(ours(x), narrow(widen(x.mT).relu()).mT)
+    torch.testing.assert_close(ours(x), down_proj(up_proj(x.mT).relu()).mT)
 
 
 def test_from_linear_keeps_dtype_mode_and_dropout():
     ours = network(dropout=0.25).eval()
     theirs = ConvFeedForward.from_linear(ours)
-    assert theirs.widen.weight.dtype == torch.float64
+    assert theirs.up_proj.weight.dtype == torch.float64
     assert not theirs.training
     assert theirs.dropout.p == 0.25
-    theirs.widen.weight.data.zero_()
-    assert ours.widen.weight.abs().min() > 0  # a copy, not a view
+    theirs.up_proj.weight.data.zero_()
+    assert ours.up_proj.weight.abs().min() > 0  # a copy, not a view
 
 
 def test_linear_and_convolution_draw_the_same_random_numbers():
@@ -210,8 +210,8 @@ def test_inside_torchs_encoder_layer():
         6, 2, 10, dropout=0.0, norm_first=True, batch_first=True, dtype=torch.float64
     )
     ours = network()
-    ours.widen.load_state_dict(theirs.linear1.state_dict())
-    ours.narrow.load_state_dict(theirs.linear2.state_dict())
+    ours.up_proj.load_state_dict(theirs.linear1.state_dict())
+    ours.down_proj.load_state_dict(theirs.linear2.state_dict())
     with torch.no_grad():  # attention that adds nothing
         theirs.self_attn.out_proj.weight.zero_()
         theirs.self_attn.out_proj.bias.zero_()
@@ -228,11 +228,11 @@ def test_swiglu_equals_llamas(d_model, d_ff, bias):
     )
     theirs = llama.LlamaMLP(config).double()
     ours = network(d_model=d_model, d_ff=d_ff, activation="swiglu", bias=bias)
-    for name, layer in (("gate", "gate_proj"), ("widen", "up_proj"), ("narrow", "down_proj")):
+    for name, layer in (("gate", "gate_proj"), ("up_proj", "up_proj"), ("down_proj", "down_proj")):
         getattr(theirs, layer).load_state_dict(getattr(ours, name).state_dict())
     x = tokens(2, 5, d_model).requires_grad_()
     torch.testing.assert_close(ours(x), theirs(x))
-    for name, layer in (("gate", "gate_proj"), ("widen", "up_proj"), ("narrow", "down_proj")):
+    for name, layer in (("gate", "gate_proj"), ("up_proj", "up_proj"), ("down_proj", "down_proj")):
         weights = [getattr(ours, name).weight, getattr(theirs, layer).weight]
         (a,) = torch.autograd.grad(ours(x).square().sum(), weights[0])
         (b,) = torch.autograd.grad(theirs(x).square().sum(), weights[1])
@@ -246,7 +246,7 @@ def test_order_of_the_layers():
     def names(activation):
         return [name for name, _ in network(activation=activation).named_parameters()]
 
-    two = ["widen.weight", "widen.bias", "narrow.weight", "narrow.bias"]
+    two = ["up_proj.weight", "up_proj.bias", "down_proj.weight", "down_proj.bias"]
     assert names("relu") == two
     assert names("swiglu") == [*two[:2], "gate.weight", "gate.bias", *two[2:]]
 
@@ -271,9 +271,9 @@ def test_dropout_acts_on_the_wide_numbers_and_in_training_only(layer):
     mean = torch.stack([module(x) for _ in range(400)]).mean(0)
     torch.testing.assert_close(mean, module.eval()(x), atol=0.03, rtol=0)
     seen = []
-    module.narrow.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    module.down_proj.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     module.train()(x)
-    wide = module.widen(x.reshape(-1, 3).T).T if layer is ConvFeedForward else module.widen(x)
+    wide = module.up_proj(x.reshape(-1, 3).T).T if layer is ConvFeedForward else module.up_proj(x)
     dropped = ((seen[0] == 0).sum() - (wide <= 0).sum()) / (wide > 0).sum()
     assert abs(dropped - 0.25) < 0.05
 

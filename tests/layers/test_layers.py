@@ -1,4 +1,4 @@
-"""Norms and residual wiring: against the loops, against torch, and what they complain about."""
+"""Norms and residual norm_placement: against the loops, against torch, and what they argument_error about."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ from tested_transformer import (
     reference,
     rms_norm,
 )
-from tested_transformer.layers.residual import WIRINGS
+from tested_transformer.layers.residual import NORM_PLACEMENTS
 from tested_transformer.specs.block.mutants import Wiring
 from tested_transformer.specs.block.spec import BLOCK, with_residual
 from tested_transformer.specs.norms.spec import LAYER_NORM, RMS_NORM
@@ -191,7 +191,7 @@ def test_layer_norm_does_not_see_its_neighbors_and_batch_norm_does():
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_residual_around_torchs_sublayers_is_torchs_layer(norm_first, dropout):
-    """Their attention and linear maps, our wiring; with dropout the same random numbers too."""
+    """Their attention and linear maps, our norm_placement; with dropout the same random numbers too."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(
         8, 2, 16, dropout=dropout, batch_first=True, norm_first=norm_first, dtype=torch.float64
@@ -199,9 +199,9 @@ def test_residual_around_torchs_sublayers_is_torchs_layer(norm_first, dropout):
     with torch.no_grad():
         for norm in (layer.norm1, layer.norm2):
             norm.weight.uniform_(0.5, 1.5), norm.bias.normal_()
-    wiring = "pre" if norm_first else "post"
-    first = Residual(layer.norm1, wiring=wiring, dropout=dropout)
-    second = Residual(layer.norm2, wiring=wiring, dropout=dropout)
+    norm_placement = "pre" if norm_first else "post"
+    first = Residual(layer.norm1, norm_placement=norm_placement, dropout=dropout)
+    second = Residual(layer.norm2, norm_placement=norm_placement, dropout=dropout)
 
     def ours(x):
         x, _ = first(x, lambda y: layer.self_attn(y, y, y, need_weights=False)[0])
@@ -224,42 +224,42 @@ def test_our_sublayers_with_torchs_weights_are_torchs_layer(norm_first):
     )
     attention = MultiHeadAttention.from_torch(theirs.self_attn)
     network = FeedForward(8, 16).double()
-    network.widen.load_state_dict(theirs.linear1.state_dict())
-    network.narrow.load_state_dict(theirs.linear2.state_dict())
+    network.up_proj.load_state_dict(theirs.linear1.state_dict())
+    network.down_proj.load_state_dict(theirs.linear2.state_dict())
     (x,) = tensors((3, 5, 8))
-    expected, wiring = theirs(x), "pre" if norm_first else "post"
+    expected, norm_placement = theirs(x), "pre" if norm_first else "post"
     for sublayer, norm in ((attention, theirs.norm1), (network, theirs.norm2)):
         own = LayerNorm(8).double()
         own.load_state_dict(norm.state_dict())
-        x, _ = Residual(own, wiring=wiring)(x, sublayer)
+        x, _ = Residual(own, norm_placement=norm_placement)(x, sublayer)
     torch.testing.assert_close(x, expected)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_residual_in_one_line_each(wiring):
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_residual_in_one_line_each(norm_placement):
     x, total, w = tensors((3, 4), (3, 4), (4, 4))
     norm = LayerNorm(4).double()
-    found, after = Residual(norm, wiring=wiring, alpha=2.0 if wiring == "deep" else 1.0)(
-        x, lambda y: y @ w, total
-    )
+    found, after = Residual(
+        norm, norm_placement=norm_placement, alpha=2.0 if norm_placement == "deepnorm" else 1.0
+    )(x, lambda y: y @ w, total)
     expected = {
         "post": norm(x + x @ w),
         "pre": x + norm(x) @ w,
-        "deep": norm(2 * x + x @ w),
-        "dual": norm(x + x @ w),
+        "deepnorm": norm(2 * x + x @ w),
+        "resi_dual": norm(x + x @ w),
     }
-    torch.testing.assert_close(found, expected[wiring])
-    torch.testing.assert_close(after, total + x @ w if wiring == "dual" else total)
+    torch.testing.assert_close(found, expected[norm_placement])
+    torch.testing.assert_close(after, total + x @ w if norm_placement == "resi_dual" else total)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_dropout_acts_on_what_was_found_while_training_only(wiring):
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_dropout_acts_on_what_was_found_while_training_only(norm_placement):
     torch.manual_seed(0)
-    residual = Residual(nn.Identity(), wiring=wiring, dropout=0.5)
+    residual = Residual(nn.Identity(), norm_placement=norm_placement, dropout=0.5)
     x = torch.zeros(1000)
     found, total = residual(x, lambda y: y + 1, x)
     assert set(found.tolist()) == {0.0, 2.0}
-    if wiring == "dual":
+    if norm_placement == "resi_dual":
         assert torch.equal(total, found)
     found, _ = residual(x + 3, lambda y: 0 * y, x)
     assert (found == 3).all()
@@ -267,12 +267,12 @@ def test_dropout_acts_on_what_was_found_while_training_only(wiring):
     assert (found == 1).all()
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_wired_stack_against_the_loops(wiring):
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_wired_stack_against_the_loops(norm_placement):
     x, w, gain = tensors((4, 5), (6, 5, 5), (7, 5))
-    alpha = 1.7 if wiring == "deep" else 1.0
-    expected = reference.residual_stack(x.numpy(), w.numpy(), gain.numpy(), wiring, alpha)
-    found = with_residual(x, w, gain, wiring, alpha=alpha).detach()
+    alpha = 1.7 if norm_placement == "deepnorm" else 1.0
+    expected = reference.residual_stack(x.numpy(), w.numpy(), gain.numpy(), norm_placement, alpha)
+    found = with_residual(x, w, gain, norm_placement, alpha=alpha).detach()
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -280,10 +280,10 @@ def test_pre_norm_leaves_a_way_on_which_the_gradient_is_one():
     """d out / d x = 1 + (something small) for pre; for post every norm is in the way."""
     x = torch.randn(1, 6, dtype=torch.float64, requires_grad=True)
     quiet = lambda y: 1e-6 * y  # noqa: E731
-    for wiring, far in (("pre", 1e-4), ("post", None)):
+    for norm_placement, far in (("pre", 1e-4), ("post", None)):
         y = x * 10
         for _ in range(12):
-            y, _ = Residual(LayerNorm(6).double(), wiring=wiring)(y, quiet)
+            y, _ = Residual(LayerNorm(6).double(), norm_placement=norm_placement)(y, quiet)
         jacobian = torch.stack([torch.autograd.grad(n, x, retain_graph=True)[0][0] for n in y[0]])
         distance = (jacobian - 10 * torch.eye(6)).abs().max()
         assert (distance < far) if far else (distance > 1)
@@ -317,7 +317,7 @@ def test_deepnorm_init_scales_what_carries_values_and_not_what_scores():
         layer = getattr(layers["attend"], name)
         assert math.isclose(layer.weight.detach().std(), gain * (2 / 128) ** 0.5, rel_tol=0.05)
         assert not layer.bias.any()
-    for name in ("widen", "narrow"):
+    for name in ("up_proj", "down_proj"):
         weight = getattr(layers["think"], name).weight.detach()
         assert math.isclose(weight.std(), 0.25 * (2 / 320) ** 0.5, rel_tol=0.05)
 
@@ -374,9 +374,13 @@ def test_malformed_calls(function, arguments, options, error, words):
         (lambda: batch_norm(X, mean=W), ValueError, ["variance", "None", "both"]),
         (lambda: batch_norm(X, variance=W), ValueError, ["mean", "None", "both"]),
         (lambda: batch_norm(X, mean=W, variance=W[:2]), ValueError, ["variance", "(2,)"]),
-        (lambda: Residual(LayerNorm(4), wiring="both"), ValueError, ["wiring", "both", "dual"]),
-        (lambda: Residual(LayerNorm(4), alpha=2.0), ValueError, ["alpha", "2.0", "deep"]),
-        (lambda: Residual(LayerNorm(4), wiring="deep", alpha=0), ValueError, ["alpha"]),
+        (
+            lambda: Residual(LayerNorm(4), norm_placement="both"),
+            ValueError,
+            ["norm_placement", "both", "resi_dual"],
+        ),
+        (lambda: Residual(LayerNorm(4), alpha=2.0), ValueError, ["alpha", "2.0", "deepnorm"]),
+        (lambda: Residual(LayerNorm(4), norm_placement="deepnorm", alpha=0), ValueError, ["alpha"]),
         (lambda: Residual(LayerNorm(4), dropout=1.0), ValueError, ["dropout", "[0, 1)"]),
         (lambda: Residual("layer"), TypeError, ["norm", "str"]),
         (lambda: deepnorm_constants(), ValueError, ["num_encoder_layers", "a layer"]),
@@ -393,14 +397,14 @@ def test_malformed_modules(make, error, words):
 
 @pytest.mark.plain_types
 def test_a_sublayer_that_would_broadcast_is_refused():
-    for wiring in WIRINGS:
+    for norm_placement in NORM_PLACEMENTS:
         with pytest.raises(ValueError, match=r"sublayer: .*\(3, 4\), got shape \(1, 4\)"):
-            Residual(LayerNorm(4), wiring=wiring)(X, lambda y: y[:1], X)
+            Residual(LayerNorm(4), norm_placement=norm_placement)(X, lambda y: y[:1], X)
 
 
 @pytest.mark.plain_types
 def test_dual_wants_its_sum():
-    residual = Residual(LayerNorm(4), wiring="dual")
+    residual = Residual(LayerNorm(4), norm_placement="resi_dual")
     with pytest.raises(ValueError, match="total: .*got None"):
         residual(X, torch.sin)
     with pytest.raises(ValueError, match=r"total: .*\(3, 4\), got shape \(4,\)"):

@@ -14,7 +14,7 @@ from tested_transformer import (
     SelfAttention,
     attention,
     causal_mask,
-    join_heads,
+    concat_heads,
     judge,
     padding_mask,
     reference,
@@ -67,7 +67,7 @@ def test_right_implementations_pass(right, skipped, seed):
 def test_a_function_of_four_lines_passes():
     def short(x, w_query, w_key, w_value, w_output, num_heads):
         query, key, value = (split_heads(x @ w, num_heads) for w in (w_query, w_key, w_value))
-        return join_heads(attention(query, key, value)) @ w_output
+        return concat_heads(attention(query, key, value)) @ w_output
 
     verdict = judge(MULTI_HEAD, short)
     assert verdict.passed, verdict
@@ -94,7 +94,7 @@ def test_joining_undoes_splitting(shape):
     for heads in (1, 2, 3, 6):
         split = split_heads(x, heads)
         assert split.shape == (shape[0], heads, shape[1], shape[2] // heads)
-        assert torch.equal(join_heads(split), x)
+        assert torch.equal(concat_heads(split), x)
 
 
 def test_split_by_loops():
@@ -330,8 +330,8 @@ X = torch.ones(2, 3, 6)
         (lambda: split_heads(X, 4), ValueError, ["x", "(2, 3, 6)", "4 heads"]),
         (lambda: split_heads(X[0], 2), ValueError, ["x", "3 axes"]),
         (lambda: split_heads(X, 2.0), TypeError, ["num_heads", "float"]),
-        (lambda: join_heads(X), ValueError, ["x", "4 axes"]),
-        (lambda: join_heads(None), TypeError, ["x", "NoneType"]),
+        (lambda: concat_heads(X), ValueError, ["x", "4 axes"]),
+        (lambda: concat_heads(None), TypeError, ["x", "NoneType"]),
         (lambda: HeadByHead(nn.Linear(2, 2)), TypeError, ["joined", "Linear"]),
         (lambda: MultiHeadAttention.from_torch(nn.Linear(2, 2)), TypeError, ["theirs", "Linear"]),
         (

@@ -8,7 +8,7 @@ from same_numbers import assert_same_numbers, in_dtype
 from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding import generate
-from tested_transformer.generation.decoding_state import Continuation
+from tested_transformer.generation.decoding_state import CausalState
 from tested_transformer.models.language_model import LanguageModel
 from tested_transformer.models.transformer import TransformerConfig
 
@@ -46,12 +46,12 @@ def test_logits_and_gradients_equal_gpt2(seed):
     )
 
 
-@pytest.mark.parametrize("wiring", ["post", "pre", "deep", "dual"])
+@pytest.mark.parametrize("norm_placement", ["post", "pre", "deepnorm", "resi_dual"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_chunks_equal_one_pass_with_padding(wiring, positions, chunk):
+def test_chunks_equal_one_pass_with_padding(norm_placement, positions, chunk):
     config = TransformerConfig(
-        17, d_model=12, num_heads=3, num_decoder_layers=2, wiring=wiring, positions=positions,
+        17, d_model=12, num_heads=3, num_decoder_layers=2, norm_placement=norm_placement, positions=positions,
         max_length=20,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_greedy_equals_hf_word_for_word(seed, cache):
     wanted = theirs.generate(
         prompts, attention_mask=(prompts != PAD).long(), max_new_tokens=12, do_sample=False
     )
-    found = generate(Continuation(from_gpt2(theirs), cache=cache), prompts, **OURS)
+    found = generate(CausalState(from_gpt2(theirs), cache=cache), prompts, **OURS)
     assert torch.equal(found.tokens, wanted[:, prompts.shape[1] :])
 
 
@@ -103,7 +103,7 @@ def test_beams_equal_hf_word_for_word(seed, beams):
         num_beams=beams, early_stopping="never",
     )[:, prompts.shape[1] :]  # fmt: skip
     for cache in (True, False):
-        session = Continuation(from_gpt2(theirs), cache=cache)
+        session = CausalState(from_gpt2(theirs), cache=cache)
         found = beam_search(session, prompts, num_beams=beams, **OURS)
         assert torch.equal(found.tokens, wanted)
 

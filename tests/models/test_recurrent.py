@@ -10,7 +10,7 @@ from tested_transformer import reference
 from tested_transformer.analysis.mistakes import find_mistakes, translate
 from tested_transformer.data import EOS, Vocabulary, pad, single_numbers
 from tested_transformer.generation.beam_search import beam_search
-from tested_transformer.generation.decoding_state import Translation
+from tested_transformer.generation.decoding_state import Seq2SeqState
 from tested_transformer.models.recurrent import (
     RecurrentCache,
     RecurrentConfig,
@@ -179,7 +179,7 @@ def test_translations_are_the_same_with_and_without_a_cache(attention, beams):
 def test_the_score_of_a_beam_is_the_score_of_its_words(attention):
     model = own_model(attention)
     start = torch.ones(3, 1, dtype=torch.long)
-    found = beam_search(Translation(model, SOURCE), start, num_beams=3, max_new=6)
+    found = beam_search(Seq2SeqState(model, SOURCE), start, num_beams=3, max_new=6)
     logits = model(SOURCE, torch.cat([start, found.tokens[:, :-1]], dim=1)).log_softmax(-1)
     each = logits.gather(-1, found.tokens[..., None])[..., 0]
     for row, tokens in enumerate(found.tokens.tolist()):
@@ -193,11 +193,11 @@ def test_rows_of_a_cache():
     cache, rows = model.new_cache(), torch.tensor([2, 0, 2])
     memory, visible = model.encode(SOURCE), model.padding(SOURCE)
     model.decode(TARGET[:, :2], memory, memory_mask=visible, cache=cache)
-    cache.select(rows)
+    cache.reorder(rows)
     found = model.decode(TARGET[rows, 2:], memory[rows], memory_mask=visible[rows], cache=cache)
     torch.testing.assert_close(found, model(SOURCE, TARGET)[rows, 2:], rtol=0, atol=1e-14)
     with pytest.raises(RuntimeError, match="the cache is empty"):
-        RecurrentCache().select(rows)
+        RecurrentCache().reorder(rows)
 
 
 def test_no_token_is_padding_if_none_is_named():

@@ -22,7 +22,7 @@ from tested_transformer.models.transformer import Decoder, Encoder, Transformer,
 
 PAD, REAL = 0, slice(1, None)
 SMALL = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 3, "d_ff": 12}
-WIRINGS = ["post", "pre", "deep", "dual"]
+NORM_PLACEMENTS = ["post", "pre", "deepnorm", "resi_dual"]
 
 
 def small(seed=0, vocab=11, dtype=torch.float64, **changes) -> Transformer:
@@ -43,10 +43,10 @@ def assert_close(got, expected, tolerance=1e-12):
 
 
 def written_out(model, source, target):
-    """The model layer by layer, with the wiring as its paper writes it."""
+    """The model layer by layer, with the norm_placement as its paper writes it."""
     config = model.config
     alphas = [1.0, 1.0]
-    if config.wiring == "deep":
+    if config.norm_placement == "deepnorm":
         sizes = config.num_encoder_layers, config.num_decoder_layers
         alphas = [constants.alpha for constants in deepnorm_constants(*sizes)]
 
@@ -56,15 +56,15 @@ def written_out(model, source, target):
 
     def step(x, total, residual, sublayer, alpha):
         norm = residual.norm
-        if config.wiring == "pre":
+        if config.norm_placement == "pre":
             return x + sublayer(norm(x)), total
         found = sublayer(x)
-        if config.wiring == "dual":
+        if config.norm_placement == "resi_dual":
             return norm(x + found), total + found
         return norm(alpha * x + found), total
 
     def finish(stack, x, total):
-        if config.wiring == "dual":
+        if config.norm_placement == "resi_dual":
             return x + stack.norm(total)
         return x if stack.norm is None else stack.norm(x)
 
@@ -84,17 +84,17 @@ def written_out(model, source, target):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_the_wirings_written_out(wiring, norm):
-    model = small(wiring=wiring, norm=norm)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_the_wirings_written_out(norm_placement, norm):
+    model = small(norm_placement=norm_placement, norm=norm)
     source, target = ids(1, 3, 5), ids(2, 3, 4)
     assert_close(model(source, target), written_out(model, source, target))
 
 
-@pytest.mark.parametrize("wiring", ["post", "pre"])
+@pytest.mark.parametrize("norm_placement", ["post", "pre"])
 @pytest.mark.parametrize("final_norm", [False, True])
-def test_the_final_norm_is_a_choice(wiring, final_norm):
-    model = small(wiring=wiring, final_norm=final_norm)
+def test_the_final_norm_is_a_choice(norm_placement, final_norm):
+    model = small(norm_placement=norm_placement, final_norm=final_norm)
     assert (model.encoder.norm is not None) == (model.decoder.norm is not None) == final_norm
     source, target = ids(1, 3, 5), ids(2, 3, 4)
     assert_close(model(source, target), written_out(model, source, target))
@@ -105,7 +105,7 @@ def test_the_final_norm_is_a_choice(wiring, final_norm):
     [
         {},
         {"target_vocab": 7, "tied_output": False, "output_bias": True},
-        {"wiring": "pre", "activation": "gelu", "scale_embedding": False},
+        {"norm_placement": "pre", "activation": "gelu", "scale_embedding": False},
         {"positions": "none", "bias": False},
     ],
 )
@@ -171,11 +171,11 @@ def pad(rows, length, left):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("wiring", WIRINGS)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
 @pytest.mark.parametrize("left", [(False, False), (True, False), (False, True), (True, True)])
-def test_padding_never_changes_a_real_token(wiring, left, positions):
+def test_padding_never_changes_a_real_token(norm_placement, left, positions):
     max_length = 6 if positions == "learned" else None  # shorter than what is padded: 9
-    model = small(wiring=wiring, positions=positions, max_length=max_length)
+    model = small(norm_placement=norm_placement, positions=positions, max_length=max_length)
     sources = [ids(seed, length) for seed, length in enumerate((6, 2, 4))]
     targets = [ids(9 + seed, length) for seed, length in enumerate((1, 5, 3))]
     target = pad(targets, 7, left[1])
@@ -211,9 +211,9 @@ def test_without_a_padding_token_every_token_is_seen():
     assert not torch.allclose(model(source, target), model(other, target))
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_the_future_stays_hidden(wiring):
-    model = small(wiring=wiring)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_the_future_stays_hidden(norm_placement):
+    model = small(norm_placement=norm_placement)
     source, target = ids(0, 2, 5), ids(1, 2, 6)
     for mode in (True, False):
         logits = model.train(mode)(source, target)
@@ -263,9 +263,9 @@ def test_empty_axes(batch, length, width):
 # --- The weights of the attentions ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_weights_of_every_layer_and_head(wiring):
-    model = small(wiring=wiring)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_weights_of_every_layer_and_head(norm_placement):
+    model = small(norm_placement=norm_placement)
     source, target = pad([ids(0, 5), ids(1, 3)], 5, False), pad([ids(2, 4), ids(3, 2)], 4, False)
     logits, weights = model(source, target, return_weights=True)
     assert_close(logits, model(source, target))
@@ -311,12 +311,12 @@ def decode_in_chunks(model, source, target, cuts, capacity=64):
     return torch.cat(logits, dim=1), cache
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
+@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
 @settings(max_examples=12, derandomize=True)
 @given(data=st.data())
-def test_cached_decoding_is_one_pass(wiring, data):
+def test_cached_decoding_is_one_pass(norm_placement, data):
     """Chunks of any size, padding anywhere in source and target, any first capacity."""
-    model = small(wiring=wiring, num_encoder_layers=1, num_decoder_layers=2)
+    model = small(norm_placement=norm_placement, num_encoder_layers=1, num_decoder_layers=2)
     batch, length, width = (data.draw(st.integers(1, n)) for n in (3, 8, 6))
     source, target = ids(length, batch, width), ids(width, batch, length)
     gaps = data.draw(st.lists(st.booleans(), min_size=batch * length, max_size=batch * length))
@@ -348,7 +348,7 @@ def test_rows_of_the_cache_may_change_places():
     memory = model.encode(source)
     with torch.no_grad():
         _, cache = decode_in_chunks(model, source, target[:, :4], [1])
-        cache.select(rows)
+        cache.reorder(rows)
         got = model.decode(target[rows, 4:], memory[rows], memory_mask=model.padding(source[rows]), cache=cache)  # fmt: skip
         assert_close(got, model(source[rows], target[rows])[:, 4:])
 
@@ -419,12 +419,15 @@ def test_the_start():
     assert abs(float(table.detach()[REAL].std()) * 8 - 1) < 0.02
     layer = model.encoder.layers[0]
     assert float(layer.attention.query.weight.detach().abs().max()) <= math.sqrt(6 / 128)
-    assert (layer.feed_forward.widen.bias == 0).all()
+    assert (layer.feed_forward.up_proj.bias == 0).all()
     torch.manual_seed(0)
-    deep = Transformer(replace(model.config, wiring="deep")).decoder.layers[0]
+    deep = Transformer(replace(model.config, norm_placement="deepnorm")).decoder.layers[0]
     beta = deepnorm_constants(1, 1)[1].beta
     assert (
-        abs(float(deep.feed_forward.narrow.weight.detach().std()) / (beta * math.sqrt(2 / 320)) - 1)
+        abs(
+            float(deep.feed_forward.down_proj.weight.detach().std()) / (beta * math.sqrt(2 / 320))
+            - 1
+        )
         < 0.02
     )
     assert abs(float(deep.attention.key.weight.detach().std()) / math.sqrt(2 / 128) - 1) < 0.03
@@ -447,7 +450,7 @@ def test_what_is_shared(target_vocab, tied):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"target_vocab": 7, "tied_output": False, "output_bias": True}, {"wiring": "dual", "bias": False},
+    [{}, {"target_vocab": 7, "tied_output": False, "output_bias": True}, {"norm_placement": "resi_dual", "bias": False},
      {"positions": "learned", "max_length": 9, "embedding_norm": True, "norm": "rms"}],
 )  # fmt: skip
 def test_state_dict_there_and_back(changes, tmp_path):
@@ -484,7 +487,7 @@ def test_the_papers_models():
     assert (base.d_model, base.num_heads, base.d_ff, base.dropout) == (512, 8, 2048, 0.1)
     assert (big.d_model, big.num_heads, big.d_ff, big.dropout) == (1024, 16, 4096, 0.3)
     assert base.num_encoder_layers == base.num_decoder_layers == big.num_encoder_layers == 6
-    assert base.wiring == "post"
+    assert base.norm_placement == "post"
     assert not base.final_norm
     assert TransformerConfig.big(dropout=0.1).dropout == 0.1
 
@@ -528,11 +531,15 @@ def test_it_compiles_into_one_graph():
         ({"dropout": 1.0}, ValueError, ["dropout", "[0, 1)"]),
         ({"dropout": None}, TypeError, ["dropout", "NoneType"]),
         ({"activation": "tanh"}, ValueError, ["activation", "tanh", "relu"]),
-        ({"wiring": "middle"}, ValueError, ["wiring", "middle", "post"]),
+        ({"norm_placement": "middle"}, ValueError, ["norm_placement", "middle", "post"]),
         ({"norm": "batch"}, ValueError, ["norm", "batch", "layer, rms"]),
         ({"norm_eps": 0}, ValueError, ["norm_eps", "above 0"]),
         ({"final_norm": 1}, TypeError, ["final_norm", "True or False"]),
-        ({"wiring": "dual", "final_norm": False}, ValueError, ["final_norm", "dual"]),
+        (
+            {"norm_placement": "resi_dual", "final_norm": False},
+            ValueError,
+            ["final_norm", "resi_dual"],
+        ),
         ({"positions": "rotary"}, ValueError, ["positions", "rotary", "sinusoidal"]),
         ({"position_layout": "thirds"}, ValueError, ["layout", "thirds", "halves"]),
         ({"positions": "learned"}, TypeError, ["max_length", "NoneType"]),

@@ -98,9 +98,13 @@ def test_other_configurations_of_marian(changes):
 def test_they_are_what_they_are():
     """Three wirings of one model, read from their configurations."""
     marian, bart, mbart = (config_of_hf(small_hf(kind)) for kind in KINDS)
-    assert (marian.wiring, marian.positions, marian.final_norm) == ("post", "sinusoidal", False)
-    assert (bart.wiring, bart.embedding_norm, bart.final_norm) == ("post", True, False)
-    assert (mbart.wiring, mbart.embedding_norm, mbart.final_norm) == ("pre", True, True)
+    assert (marian.norm_placement, marian.positions, marian.final_norm) == (
+        "post",
+        "sinusoidal",
+        False,
+    )
+    assert (bart.norm_placement, bart.embedding_norm, bart.final_norm) == ("post", True, False)
+    assert (mbart.norm_placement, mbart.embedding_norm, mbart.final_norm) == ("pre", True, True)
 
 
 def test_marians_table_is_ours_in_halves():

@@ -214,7 +214,7 @@ def test_torchs_fast_path(norm_first):
 def config_of(s: Sizes, norm_first, activation, bias, final_norm=None) -> TransformerConfig:
     return TransformerConfig(
         13, d_model=s.d_model, num_heads=s.num_heads, d_ff=s.d_ff, dropout=0.0, bias=bias,
-        activation=activation, wiring="pre" if norm_first else "post", final_norm=final_norm,
+        activation=activation, norm_placement="pre" if norm_first else "post", final_norm=final_norm,
         num_encoder_layers=s.encoder_layers, num_decoder_layers=s.decoder_layers,
     )  # fmt: skip
 
@@ -503,8 +503,8 @@ def test_what_has_no_place_here(theirs, options, error, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"wiring": "deep"}, ["wiring", "deep", "post or pre"]),
-        ({"wiring": "dual"}, ["wiring", "dual", "post or pre"]),
+        ({"norm_placement": "deepnorm"}, ["norm_placement", "deepnorm", "post or pre"]),
+        ({"norm_placement": "resi_dual"}, ["norm_placement", "resi_dual", "post or pre"]),
         ({"norm": "rms"}, ["norm", "rms", "layer"]),
         ({"activation": "swiglu"}, ["activation", "swiglu", "relu or gelu"]),
     ],

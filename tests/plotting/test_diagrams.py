@@ -24,7 +24,7 @@ from tested_transformer import (
     padding_mask,
     self_attention,
 )
-from tested_transformer.functional.inputs import Call
+from tested_transformer.functional.inputs import AttentionInputs
 from tested_transformer.functional.online_softmax import FULL, MASKED, SKIPPED, tile_kinds
 from tested_transformer.layers.residual import Residual
 from tested_transformer.plotting import diagrams, flash_diagram
@@ -381,7 +381,7 @@ def test_shapes_of_heads_are_those_of_the_functions(length, width):
     assert f"x through three matrices: B × L × D = 1 × {length} × {width}" in said
     assert f"split_heads: B × H × L × d = 1 × 2 × {length} × {width // 2}" in said
     assert f"weights: B × H × L × S = 1 × 2 × {length} × {length}" in said
-    assert f"join_heads: B × L × D = 1 × {length} × {width}" in said
+    assert f"concat_heads: B × L × D = 1 × {length} × {width}" in said
 
 
 def test_columns_go_where_split_heads_sends_them(monkeypatch):
@@ -409,12 +409,12 @@ def test_masks_are_filled_where_they_are_true():
     assert "<start> sees vier und zwanzig, twenty" in told
 
 
-@pytest.mark.parametrize("wiring", ["post", "pre", "deep"])
-def test_norm_first_is_what_the_layer_computes(wiring):
+@pytest.mark.parametrize("norm_placement", ["post", "pre", "deepnorm"])
+def test_norm_first_is_what_the_layer_computes(norm_placement):
     """With a sublayer that finds nothing the stream comes through unnormed, or it does not."""
     x = torch.tensor([[1.0, 2.0, 4.0]])
-    answer, _ = Residual(LayerNorm(3), wiring=wiring)(x, torch.zeros_like)
-    assert diagrams.norm_first(wiring) == torch.equal(answer, x)
+    answer, _ = Residual(LayerNorm(3), norm_placement=norm_placement)(x, torch.zeros_like)
+    assert diagrams.norm_first(norm_placement) == torch.equal(answer, x)
 
 
 def test_norms_stand_on_the_direct_way_or_beside_it():
@@ -452,7 +452,7 @@ def test_cache_steps_are_those_of_a_cache():
 def test_tiles_are_those_that_the_masks_corners_leave(length, keys, rows, columns):
     """Against `tile_kinds`, which looks at corners and knows nothing of the backend."""
     query, key = torch.zeros(1, length, 2), torch.zeros(1, keys, 2)
-    call = Call(query, key, key, None, None, True, None, None, None, 1.0, 0.0, False)
+    call = AttentionInputs(query, key, key, None, None, True, None, None, None, 1.0, 0.0, False)
     visits = flash_diagram.tiles_visited(call, rows, columns)
     kinds = tile_kinds(length, keys, rows=rows, cols=columns, causal=True)
     assert [(at.start, at.stop) for at, _ in visits] == [
@@ -472,7 +472,7 @@ def test_running_maximum_and_sum_are_those_of_the_keys_so_far():
     query, key, value = (
         torch.randn(size, generator=drawn(5), dtype=torch.float64) for size in sizes
     )
-    call = Call(query, key, value, None, None, True, None, None, None, 0.5, 0.0, False)
+    call = AttentionInputs(query, key, value, None, None, True, None, None, None, 0.5, 0.0, False)
     (rows, visited) = flash_diagram.tiles_visited(call, 6, 8)[2]
     states = flash_diagram.running(call, rows, visited)
     seen = (key[0, : rows.stop + 6] @ query[0, rows.stop - 1] / 2).tolist()  # 6 = S - L

@@ -27,12 +27,18 @@ from tested_transformer.specs import SPECS  # noqa: E402
     ("code", "names"),
     [
         ("from tested_transformer import attention", []),
-        ("from tested_transformer import attention\nattention(q, k, v)", ["functional.attention.attention"]),
+        (
+            "from tested_transformer import attention\nattention(q, k, v)",
+            ["functional.attention.attention"],
+        ),
         (
             "from tested_transformer import attention as look\nlook(q, k, v)",
             ["functional.attention.attention"],
         ),
-        ("from tested_transformer.functional import masks\nmasks.causal_mask(3)", ["functional.masks.causal_mask"]),
+        (
+            "from tested_transformer.functional import masks\nmasks.causal_mask(3)",
+            ["functional.masks.causal_mask"],
+        ),
         (
             "import tested_transformer\ntested_transformer.functional.masks.causal_mask(3)",
             ["functional.masks.causal_mask"],
@@ -45,7 +51,10 @@ from tested_transformer.specs import SPECS  # noqa: E402
         ("torch.softmax(x, -1)", []),
         ("entropy = 3\nentropy", []),
         ("from tested_transformer.functional.scaling import entropy\nentropy = 3", []),
-        ("%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad", ["data.vocabulary.pad"]),
+        (
+            "%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad",
+            ["data.vocabulary.pad"],
+        ),
     ],
 )
 def test_names_that_code_uses(code, names):

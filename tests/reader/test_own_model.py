@@ -128,10 +128,10 @@ def test_logits_and_gradients_are_the_packages(every, exercise):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"wiring": "pre"}, {"norm": "rms"}, {"bias": False}, {"pad_id": None}, {"target_vocab": None},
+    [{"norm_placement": "pre"}, {"norm": "rms"}, {"bias": False}, {"pad_id": None}, {"target_vocab": None},
      {"positions": "learned", "max_length": 9}, {"positions": "none"}, {"activation": "gelu"},
      {"scale_embedding": False}, {"position_layout": "halves"}, {"embedding_norm": True},
-     {"num_heads": 1}, {"wiring": "dual"}],
+     {"num_heads": 1}, {"norm_placement": "resi_dual"}],
     ids=lambda changes: ",".join(f"{n}={v}" for n, v in changes.items()),
 )  # fmt: skip
 def test_every_configuration_gives_the_packages_logits(every, changes):
@@ -285,11 +285,11 @@ def test_a_source_of_nothing_but_padding(every):
 
 
 def test_a_part_without_a_place_is_named_and_left_out(every):
-    model = Transformer(config(dropout=0.1, wiring="pre"), parts=every)
+    model = Transformer(config(dropout=0.1, norm_placement="pre"), parts=every)
     assert model.parts.summary == "10 of 14 parts are yours"
     text = repr(model.parts)
     assert "ch05.multi_head: not with dropout=0.1" in text
-    assert "ch09.decoder_layer: not with wiring='pre'" in text
+    assert "ch09.decoder_layer: not with norm_placement='pre'" in text
     assert every.summary == "14 of 14 parts are yours"  # the parts themselves are as they were
 
 

@@ -393,7 +393,7 @@ def test_low_precision_may_round_but_not_more():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_ruler_is_short(seed):
+def test_the_baseline_is_short(seed):
     """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
 
     A product of d terms, a softmax over S and a sum of S values each round once a term.
@@ -442,7 +442,7 @@ def test_a_module_is_built_with_the_weights_of_the_case():
 
     spec = Spec(
         "linear", "x W^T", ("x", "weight"), lambda x, weight: x @ weight.T, cases,
-        (SHAPE, UNTOUCHED, EQUAL), build=build, ruler=torch.nn.functional.linear,
+        (SHAPE, UNTOUCHED, EQUAL), build=build, baseline=torch.nn.functional.linear,
     )  # fmt: skip
     assert judge(spec, torch.nn.Linear)
 

@@ -28,9 +28,9 @@ def test_every_backend_passes(backend, seed):
     assert verdict.num_cases == len(ATTENTION.cases(seed))
 
 
-@pytest.mark.parametrize("right", [textbook, Formula()], ids=["the ruler", "the mutants' base"])
+@pytest.mark.parametrize("right", [textbook, Formula()], ids=["the baseline", "the mutants' base"])
 def test_what_the_judge_itself_leans_on(right):
-    # The ruler has NaN gradients at empty rows, so only its numbers are judged.
+    # The baseline has NaN gradients at empty rows, so only its numbers are judged.
     checks = [check for check in ATTENTION.checks if "gradient" not in check.name]
     verdict = judge(replace(ATTENTION, checks=checks), right)
     assert verdict.passed, verdict

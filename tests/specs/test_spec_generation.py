@@ -22,19 +22,21 @@ class Asked:
     """A session that asks a function for the scores of all that was said."""
 
     def __init__(self, next_scores):
-        self.next_scores, self.said = next_scores, None
+        self.next_scores, self.prefix_ids = next_scores, None
 
     def feed(self, tokens):
-        self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
-        return self.next_scores(self.said)
+        self.prefix_ids = (
+            tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
+        )
+        return self.next_scores(self.prefix_ids)
 
-    def select(self, rows):
-        self.said = self.said[rows]
+    def reorder(self, rows):
+        self.prefix_ids = self.prefix_ids[rows]
 
 
 def temperature(logits, temperature):
-    said = torch.zeros(len(logits), 1, dtype=torch.long)
-    return generation.Sampling(temperature=temperature).shape(logits, said).softmax(-1)
+    prefix_ids = torch.zeros(len(logits), 1, dtype=torch.long)
+    return generation.Sampling(temperature=temperature).shape(logits, prefix_ids).softmax(-1)
 
 
 def greedy(next_scores, start, max_new, eos, padding):
@@ -55,32 +57,32 @@ def beam_search(next_scores, start, num_beams, max_new, length_penalty):
     return found.tokens[0], found.scores[0]
 
 
-def session(model, source=None, **options):
+def state(model, source=None, **options):
     if source is None:
-        return generation.Continuation(model, **options)
-    return generation.Translation(model, source, **options)
+        return generation.CausalState(model, **options)
+    return generation.Seq2SeqState(model, source, **options)
 
 
 def without_cache(model, source=None):
-    return session(model, source, cache=False)
+    return state(model, source, cache=False)
 
 
 def ties_the_other_way(logits, p):
-    return generation.keep_top_p(logits.flip(-1), p).flip(-1)
+    return generation.top_p_filter(logits.flip(-1), p).flip(-1)
 
 
 RIGHT = [
     (TEMPERATURE, temperature),
-    (TOP_K, generation.keep_top_k),
-    (TOP_P, generation.keep_top_p),
+    (TOP_K, generation.top_k_filter),
+    (TOP_P, generation.top_p_filter),
     (TOP_P, ties_the_other_way),
-    (REPETITION, generation.repeat_penalty),
+    (REPETITION, generation.repetition_penalty),
     (GREEDY_DECODING, greedy),
     (GREEDY_DECODING, greedy_to_the_full_length),
     (GREEDY_DECODING, plain.Greedy),
     (BEAM_SEARCH, beam_search),
     (BEAM_SEARCH, plain.Beams),
-    (DECODING, session),
+    (DECODING, state),
     (DECODING, without_cache),
     (DECODING, plain.Remembering),
 ]

@@ -48,8 +48,8 @@ class ByHand(nn.Module):
             parts = {p: nn.Linear(c.d_model, c.d_model, bias=c.bias) for p in ("query", "key", "value", "output")}  # fmt: skip
             setattr(layer, name, nn.ModuleDict(parts))
         layer.feed_forward = Bare()
-        layer.feed_forward.widen = nn.Linear(c.d_model, c.d_ff, bias=c.bias)
-        layer.feed_forward.narrow = nn.Linear(c.d_ff, c.d_model, bias=c.bias)
+        layer.feed_forward.up_proj = nn.Linear(c.d_model, c.d_ff, bias=c.bias)
+        layer.feed_forward.down_proj = nn.Linear(c.d_ff, c.d_model, bias=c.bias)
         layer.residuals = nn.ModuleList(nn.ModuleDict({"norm": self.norm()}) for _ in range(len(attentions) + 1))  # fmt: skip
         return layer
 
@@ -61,11 +61,13 @@ class ByHand(nn.Module):
 
     def think(self, part, x):
         bend = functional.relu if self.config.activation == "relu" else functional.gelu
-        return part.narrow(bend(part.widen(x)))
+        return part.down_proj(bend(part.up_proj(x)))
 
     def step(self, x, residual, sublayer):
         norm = residual["norm"]
-        return x + sublayer(norm(x)) if self.config.wiring == "pre" else norm(x + sublayer(x))
+        return (
+            x + sublayer(norm(x)) if self.config.norm_placement == "pre" else norm(x + sublayer(x))
+        )
 
     def embed(self, ids, table):
         width = self.config.d_model
@@ -146,13 +148,13 @@ def test_what_is_missing_is_said():
     class TooNarrow(ByHand):
         def layer(self, attentions):
             layer = super().layer(attentions)
-            layer.feed_forward.widen = nn.Linear(self.config.d_model, 3)
+            layer.feed_forward.up_proj = nn.Linear(self.config.d_model, 3)
             return layer
 
     verdict = judge(MODEL, Nameless)
     assert "a parameter `source_embedding.table.weight`" in verdict.problem.got
     verdict = judge(MODEL, TooNarrow)
-    assert "`encoder.layers.0.feed_forward.widen.weight`" in verdict.problem.got
+    assert "`encoder.layers.0.feed_forward.up_proj.weight`" in verdict.problem.got
     assert "(9, 6)" in verdict.problem.got
     assert "nn.Module" in judge(MODEL, lambda config: 3).problem.got
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spec_tools import assert_ruler_differs_by_rounding, assert_spec_is_sound
+from spec_tools import assert_baseline_differs_by_rounding, assert_spec_is_sound
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.specs import SPECS
 from tested_transformer.specs.judge import judge
@@ -23,13 +23,13 @@ def test_spec_is_sound(spec):
 @pytest.mark.parametrize("name", ["ch15.merge", "ch10.combine", "ch03.softmax_backward",
                                   "ch15.score_gradient", "ch07.layer_norm_gradient"])  # fmt: skip
 def test_a_wrong_reference_is_noticed_where_the_judge_can_not_notice_it(name, wrong):
-    """A wrong reference widens its own tolerance: the judge calls the ruler right."""
+    """A wrong reference widens its own tolerance: the judge calls the baseline right."""
     right = EXERCISES[name]
     spec = replace(right, reference=lambda **arguments: wrong(right.reference(**arguments)))
-    assert judge(spec, right.ruler).passed
-    assert_ruler_differs_by_rounding(right)
-    with pytest.raises(AssertionError, match="ruler - reference"):
-        assert_ruler_differs_by_rounding(spec)
+    assert judge(spec, right.baseline).passed
+    assert_baseline_differs_by_rounding(right)
+    with pytest.raises(AssertionError, match="baseline - reference"):
+        assert_baseline_differs_by_rounding(spec)
 
 
 def test_every_spec_has_mutants():

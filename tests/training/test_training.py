@@ -243,7 +243,7 @@ def test_a_folder_without_checkpoint(tmp_path):
     [
         (lambda: trainer(Recipe(steps=13, batch_size=16, evaluate_every=4)),
          "another recipe: steps = 12, here 13"),
-        (lambda: trainer(model=small_model(wiring="pre")),
+        (lambda: trainer(model=small_model(norm_placement="pre")),
          "another config: final_norm = False, here True"),
     ],
 )  # fmt: skip

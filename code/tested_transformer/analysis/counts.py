@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from ..layers.multi_head import MultiHeadAttention
 from ..models.transformer import Transformer, TransformerConfig
 
@@ -99,7 +99,7 @@ def count_parameters(config: TransformerConfig) -> Counts:
     >>> count_parameters(TransformerConfig()).total
     63082496
     """
-    _need_config(config)
+    _check_config(config)
     width, wide, vocab = config.d_model, config.d_ff, config.output_vocab
     attention = 4 * width**2 + 4 * width * config.bias
     maps = _maps(config)
@@ -130,7 +130,7 @@ def measure_parameters(model: Transformer) -> Counts:
     Raises: TypeError if model is no Transformer.
     Source: torch's nn.Module.named_parameters, which names a shared parameter once.
     """
-    _need_model(model)
+    _check_model(model)
     parts = dict.fromkeys(PARTS, 0)
     for name, parameter in model.named_parameters():
         parts[part_of(name)] += parameter.numel()
@@ -160,7 +160,7 @@ def count_flops(
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, table 1; Kaplan et al. 2020, section 2.1, for the factor of two.
     """
-    s, l = _need_sizes(config, source_length, target_length, batch)  # noqa: E741
+    s, l = _check_sizes(config, source_length, target_length, batch)  # noqa: E741
     width, wide = config.d_model, config.d_ff
     encoder = batch * config.num_encoder_layers
     decoder = batch * config.num_decoder_layers
@@ -188,7 +188,7 @@ def measure_flops(
     Raises: TypeError if model is no Transformer.
     Source: torch.utils.flop_counter.
     """
-    _need_model(model)
+    _check_model(model)
     with _backend(model, "plain"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(source, target)
     parts = dict.fromkeys(PARTS, 0)
@@ -226,8 +226,8 @@ def count_activations(
         RMSNorm, for which there is no formula here.
     Source: Korthikanti et al. 2023, section 4, in the same spirit for half precision.
     """
-    s, l = _need_sizes(config, source_length, target_length, batch)  # noqa: E741
-    _need_formula(config)
+    s, l = _check_sizes(config, source_length, target_length, batch)  # noqa: E741
+    _check_formula(config)
     width, heads = config.d_model, config.num_heads
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     wide = {"relu": 1, "swiglu": 4}.get(config.activation, 2) * config.d_ff
@@ -258,7 +258,7 @@ def measure_activations(
     Raises: TypeError if model is no Transformer.
     Source: torch.autograd.graph.saved_tensors_hooks.
     """
-    _need_model(model)
+    _check_model(model)
     training, inside = model.training, ["output"]  # the loss belongs to the output
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: list[Tensor] = []  # alive until the end, so that no memory is used twice
@@ -341,25 +341,25 @@ def _watched(model: nn.Module, inside: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def _need_config(config: Any) -> None:
+def _check_config(config: Any) -> None:
     if not isinstance(config, TransformerConfig):
-        raise complain(TypeError, "config", type(config).__name__, "a TransformerConfig")
+        raise argument_error(TypeError, "config", type(config).__name__, "a TransformerConfig")
 
 
-def _need_model(model: Any) -> None:
+def _check_model(model: Any) -> None:
     if not isinstance(model, Transformer):
-        raise complain(TypeError, "model", type(model).__name__, "a Transformer")
+        raise argument_error(TypeError, "model", type(model).__name__, "a Transformer")
 
 
-def _need_sizes(config: Any, source: Any, target: Any, batch: Any) -> tuple[int, int]:
-    _need_config(config)
+def _check_sizes(config: Any, source: Any, target: Any, batch: Any) -> tuple[int, int]:
+    _check_config(config)
     for name, size in (("source_length", source), ("target_length", target), ("batch", batch)):
-        need_count(name, size, least=0)
+        check_count(name, size, least=0)
     return source, target
 
 
-def _need_formula(config: TransformerConfig) -> None:
+def _check_formula(config: TransformerConfig) -> None:
     for name, known in (("positions", ("sinusoidal", "none")), ("norm", ("layer",))):
         if getattr(config, name) not in known:
             came = repr(getattr(config, name))
-            raise complain(ValueError, f"config.{name}", came, " or ".join(known))
+            raise argument_error(ValueError, f"config.{name}", came, " or ".join(known))

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..errors import complain
+from ..errors import argument_error
 
 __all__ = ["read_gpu_results", "results_table", "tflops_by_length"]
 
@@ -20,12 +20,12 @@ def read_gpu_results(path: Path) -> dict[str, Any] | None:
     Raises: TypeError if `path` is no Path; ValueError for a file without rows.
     """
     if not isinstance(path, Path):
-        raise complain(TypeError, "path", type(path).__name__, "a Path")
+        raise argument_error(TypeError, "path", type(path).__name__, "a Path")
     if not path.exists():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
     if not record.get("rows"):
-        raise complain(ValueError, "path", f"{path.name} without rows", "a record with rows")
+        raise argument_error(ValueError, "path", f"{path.name} without rows", "a record with rows")
     return record
 
 
@@ -39,13 +39,13 @@ def tflops_by_length(
     Raises: ValueError for another direction, and if no row fits.
     """
     if direction not in DIRECTIONS:
-        raise complain(ValueError, "direction", repr(direction), " or ".join(DIRECTIONS))
+        raise argument_error(ValueError, "direction", repr(direction), " or ".join(DIRECTIONS))
     rows = [
         row for row in record["rows"]
         if (row["d"], row["causal"], row["pass"]) == (d, causal, direction) and not row["features"]
     ]  # fmt: skip
     if not rows:
-        raise complain(
+        raise argument_error(
             ValueError, "record", "no row", f"one with d {d}, causal {causal}, {direction}"
         )
     lengths = sorted({row["length"] for row in rows})

@@ -10,11 +10,11 @@ from torch import nn
 
 from ..data import BOS, EOS, Pair, Vocabulary, pad
 from ..errors import (
-    need_count,
+    check_count,
 )
 from ..generation.beam_search import beam_search
 from ..generation.decoding import generate
-from ..generation.decoding_state import Translation
+from ..generation.decoding_state import Seq2SeqState
 from ..generation.sampling import GREEDY, Sampling
 from ..training.trainer import device_of
 
@@ -44,11 +44,11 @@ def translate(
     try:
         ids = pad([[*source.encode(words), EOS] for words in sentences]).to(device)
         start = torch.full((len(sentences), 1), BOS, device=device)
-        session = Translation(model, ids, cache=cache)
+        state = Seq2SeqState(model, ids, cache=cache)
         if num_beams > 1:
-            found = beam_search(session, start, num_beams=num_beams, max_new=max_new)
+            found = beam_search(state, start, num_beams=num_beams, max_new=max_new)
         else:
-            found = generate(session, start, max_new=max_new, sampling=sampling)
+            found = generate(state, start, max_new=max_new, sampling=sampling)
     finally:
         model.train(was_training)
     return found.decode(target)
@@ -58,7 +58,7 @@ class Mistake(NamedTuple):
     """A sentence that a model did not translate word for word, and what it said."""
 
     pair: Pair
-    said: tuple[str, ...]
+    prefix_ids: tuple[str, ...]
 
 
 def find_mistakes(
@@ -77,12 +77,12 @@ def find_mistakes(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
-    need_count("batch_size", batch_size)
+    check_count("batch_size", batch_size)
     mistakes = []
     by_length = sorted(pairs, key=lambda pair: len(pair.target))
     for first in range(0, len(by_length), batch_size):
         some = by_length[first : first + batch_size]
-        said = translate(model, [pair.source for pair in some], source, target, **options)
-        both = zip(some, map(tuple, said), strict=True)
+        prefix_ids = translate(model, [pair.source for pair in some], source, target, **options)
+        both = zip(some, map(tuple, prefix_ids), strict=True)
         mistakes += [Mistake(pair, words) for pair, words in both if words != pair.target]
     return mistakes

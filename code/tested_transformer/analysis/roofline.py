@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import complain, need_bool, need_count, need_number
+from ..errors import argument_error, check_bool, check_count, check_number
 from ..functional.online_softmax import SKIPPED, tile_kinds
 
 __all__ = [
@@ -89,9 +89,9 @@ def attention_flops(
     >>> attention_flops(4, 4, 2, causal=True)
     80
     """
-    _need_sizes(length=length, keys=keys, d=d, heads=heads)
-    need_bool("causal", causal)
-    need_bool("backward", backward)
+    _check_sizes(length=length, keys=keys, d=d, heads=heads)
+    check_bool("causal", causal)
+    check_bool("backward", backward)
     pairs = length * keys
     if causal:
         pairs = sum(max(0, min(keys, i + keys - length + 1)) for i in range(length))
@@ -110,7 +110,7 @@ def plain_bytes(length: int, keys: int, d: int, *, heads: int = 1, item: int = 2
     >>> plain_bytes(4, 4, 2, item=1)
     112
     """
-    _need_sizes(length=length, keys=keys, d=d, heads=heads, item=item)
+    _check_sizes(length=length, keys=keys, d=d, heads=heads, item=item)
     scale = 2 * length * d
     scores = length * d + keys * d + length * keys
     softmax = 2 * length * keys
@@ -133,8 +133,8 @@ def tiled_bytes(
     >>> tiled_bytes(4, 4, 2, rows=2, cols=2, item=1)
     64
     """
-    _need_sizes(length=length, keys=keys, d=d, rows=rows, cols=cols, heads=heads, item=item)
-    need_bool("causal", causal)
+    _check_sizes(length=length, keys=keys, d=d, rows=rows, cols=cols, heads=heads, item=item)
+    check_bool("causal", causal)
     kinds = tile_kinds(length, keys, rows=rows, cols=cols, causal=causal)
     widths = [min(keys - m * cols, cols) for m in range(kinds.shape[1])]
     loaded = sum(
@@ -154,9 +154,9 @@ def decoding_cost(keys: int, d: int, *, heads: int, groups: int, item: int = 2) 
     >>> decoding_cost(1000, 128, heads=32, groups=8, item=2)
     (16384000, 4112384)
     """
-    _need_sizes(keys=keys, d=d, heads=heads, groups=groups, item=item)
+    _check_sizes(keys=keys, d=d, heads=heads, groups=groups, item=item)
     if heads % groups:
-        raise complain(ValueError, "groups", groups, f"a divisor of the {heads} heads")
+        raise argument_error(ValueError, "groups", groups, f"a divisor of the {heads} heads")
     return 4 * heads * keys * d, item * (2 * groups * keys * d + 2 * heads * d)
 
 
@@ -169,11 +169,11 @@ def attainable(intensity: float | int, device: Device) -> float:
     >>> attainable(1, DEVICES["H100 SXM"]) == DEVICES["H100 SXM"].bandwidth
     True
     """
-    need_number("intensity", intensity)
+    check_number("intensity", intensity)
     if intensity < 0:
-        raise complain(ValueError, "intensity", intensity, "a number of at least 0")
+        raise argument_error(ValueError, "intensity", intensity, "a number of at least 0")
     if not isinstance(device, Device):
-        raise complain(TypeError, "device", type(device).__name__, "a Device")
+        raise argument_error(TypeError, "device", type(device).__name__, "a Device")
     return min(device.flops, intensity * device.bandwidth)
 
 
@@ -183,10 +183,10 @@ def least_seconds(flops: float | int, num_bytes: float | int, device: Device) ->
     Raises: as `attainable`.
     Source: Williams et al. 2009.
     """
-    need_number("flops", flops)
-    need_number("num_bytes", num_bytes)
+    check_number("flops", flops)
+    check_number("num_bytes", num_bytes)
     if not isinstance(device, Device):
-        raise complain(TypeError, "device", type(device).__name__, "a Device")
+        raise argument_error(TypeError, "device", type(device).__name__, "a Device")
     return max(flops / device.flops, num_bytes / device.bandwidth)
 
 
@@ -233,12 +233,12 @@ def measure_traffic(function: Callable[..., Any], *tensors: Tensor) -> int:
     Raises: TypeError if `function` can not be called.
     """
     if not callable(function):
-        raise complain(TypeError, "function", type(function).__name__, "a function")
+        raise argument_error(TypeError, "function", type(function).__name__, "a function")
     with torch.no_grad(), _Traffic() as traffic:
         function(*tensors)
     return traffic.bytes
 
 
-def _need_sizes(**sizes: int) -> None:
+def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
-        need_count(name, size)
+        check_count(name, size)

@@ -2,7 +2,7 @@
 
 from .batches import Batch, make_batch, make_batches
 from .pairs import Pair, Split, number_pair, number_rows, read_pairs, single_numbers
-from .subwords import Subwords, characters, join_pieces, recut, written_words
+from .subwords import Subwords, characters, join_pieces, resegment, written_words
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, lengths, pad
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "number_rows",
     "pad",
     "read_pairs",
-    "recut",
+    "resegment",
     "single_numbers",
     "written_words",
 ]

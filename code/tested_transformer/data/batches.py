@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from .pairs import Pair
 from .vocabulary import BOS, EOS, PAD, Vocabulary, pad
 
@@ -44,7 +44,7 @@ def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) ->
     Raises: ValueError for no pairs.
     """
     if not pairs:
-        raise complain(ValueError, "pairs", "none", "at least one pair")
+        raise argument_error(ValueError, "pairs", "none", "at least one pair")
     said = [target.encode(pair.target) for pair in pairs]
     return Batch(
         pad([[*source.encode(pair.source), EOS] for pair in pairs]),
@@ -69,8 +69,8 @@ def make_batches(
 
     Raises: TypeError or ValueError that name the argument.
     """
-    need_count("batch_size", batch_size)
-    need_count("bucket", bucket)
+    check_count("batch_size", batch_size)
+    check_count("bucket", bucket)
     rng = random.Random(seed)
     shuffled = rng.sample(pairs, len(pairs))
     groups: list[list[Pair]] = []

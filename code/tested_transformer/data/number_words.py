@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 
 __all__ = ["english_words", "german_words"]
 
@@ -21,7 +21,7 @@ CUTS = ("fine", "coarse")
 SHORT = {"sechs": "sech", "sieben": "sieb"}  # before zehn: sechzehn, siebzehn
 
 
-def german_words(number: int, *, cut: str = "fine") -> list[str]:
+def german_words(number: int, *, segmentation: str = "fine") -> list[str]:
     """The German number word, cut into its parts.
 
     cut: "coarse" keeps teens, tens and the final eins whole, and its parts joined are the written
@@ -34,19 +34,19 @@ def german_words(number: int, *, cut: str = "fine") -> list[str]:
     >>> german_words(324), german_words(43), german_words(43, cut="coarse")
     (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['drei', 'und', 'vier', 'zig'], ['drei', 'und', 'vierzig'])
     """
-    need_number_word(number)
-    if cut not in CUTS:
-        raise complain(ValueError, "cut", repr(cut), '"fine" or "coarse"')
+    check_number_word(number)
+    if segmentation not in CUTS:
+        raise argument_error(ValueError, "segmentation", repr(segmentation), '"fine" or "coarse"')
     thousands, rest = divmod(number, 1000)
-    words = [*_german(thousands, cut), "tausend"] if thousands else []
-    words += _german(rest, cut)
-    if cut == "coarse" and words[-1] == "ein":
+    words = [*_german(thousands, segmentation), "tausend"] if thousands else []
+    words += _german(rest, segmentation)
+    if segmentation == "coarse" and words[-1] == "ein":
         words[-1] = "eins"
     return words
 
 
 @cache
-def _german(number: int, cut: str) -> tuple[str, ...]:
+def _german(number: int, segmentation: str) -> tuple[str, ...]:
     """The parts of 0 to 999; 0 has none."""
     hundreds, rest = divmod(number, 100)
     words = (UNITS[hundreds], "hundert") if hundreds else ()
@@ -55,10 +55,10 @@ def _german(number: int, cut: str) -> tuple[str, ...]:
         return (*words, "elf" if rest == 11 else "zwölf")
     if tens == 1 and unit:
         teen = (SHORT.get(UNITS[unit], UNITS[unit]), "zehn")
-        return (*words, *(teen if cut == "fine" else ["".join(teen)]))
+        return (*words, *(teen if segmentation == "fine" else ["".join(teen)]))
     if unit:
         words += (UNITS[unit], "und") if tens else (UNITS[unit],)
-    if cut == "fine" and tens > 3:
+    if segmentation == "fine" and tens > 3:
         return (*words, TENS[tens].removesuffix("zig"), "zig")
     return (*words, TENS[tens]) if tens else words
 
@@ -72,7 +72,7 @@ def english_words(number: int) -> list[str]:
     >>> english_words(324)
     ['three', 'hundred', 'and', 'twenty', 'four']
     """
-    need_number_word(number)
+    check_number_word(number)
     thousands, rest = divmod(number, 1000)
     words = [*_english(thousands), "thousand"] if thousands else []
     if thousands and 0 < rest < 100:
@@ -92,8 +92,8 @@ def _english(number: int) -> tuple[str, ...]:
     return (*words, ENGLISH_TENS[tens], *([ENGLISH_UNITS[unit]] if unit else []))
 
 
-def need_number_word(number: object) -> None:
+def check_number_word(number: object) -> None:
     """Raise unless the number is one that this module can say."""
-    need_count("number", number)
+    check_count("number", number)
     if number > LARGEST:
-        raise complain(ValueError, "number", number, f"at most {LARGEST:,}")
+        raise argument_error(ValueError, "number", number, f"at most {LARGEST:,}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from .number_words import english_words, german_words
 
 __all__ = ["Pair", "Split", "number_pair", "number_rows", "read_pairs", "single_numbers"]
@@ -37,7 +37,7 @@ def single_numbers(*, train: int = 20_000, test: int = 2_000, seed: int = 0) -> 
     Raises: TypeError or ValueError for counts that are none, or that together exceed the numbers.
     """
     most = 999_999
-    _need_counts(train, test, most)
+    _check_counts(train, test, most)
     chosen = random.Random(seed).sample(range(1, most + 1), train + test)
     pairs = [number_pair([number]) for number in chosen]
     return Split(pairs[:train], pairs[train:])
@@ -52,9 +52,9 @@ def number_rows(
 
     Raises: TypeError or ValueError for counts that are none, or more rows than there are.
     """
-    need_count("least", least)
-    need_count("most", most, least)
-    _need_counts(train, test, sum(999**length for length in range(least, most + 1)))
+    check_count("least", least)
+    check_count("most", most, least)
+    _check_counts(train, test, sum(999**length for length in range(least, most + 1)))
     rng, rows = random.Random(seed), {}
     while len(rows) < train + test:  # a dict keeps the order, so the seed fixes it
         rows[tuple(rng.choices(range(1, 1000), k=rng.randint(least, most)))] = None
@@ -78,11 +78,11 @@ def _row(numbers: list[int], words: Callable[[int], list[str]]) -> tuple[str, ..
     return tuple(row)
 
 
-def _need_counts(train: int, test: int, most: int) -> None:
-    need_count("train", train)
-    need_count("test", test, least=0)
+def _check_counts(train: int, test: int, most: int) -> None:
+    check_count("train", train)
+    check_count("test", test, least=0)
     if train + test > most:
-        raise complain(ValueError, "train + test", train + test, f"at most {most}")
+        raise argument_error(ValueError, "train + test", train + test, f"at most {most}")
 
 
 def read_pairs(path: str | Path, *, separator: str = "\t") -> list[Pair]:
@@ -97,7 +97,7 @@ def read_pairs(path: str | Path, *, separator: str = "\t") -> list[Pair]:
     data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     lines = data.removesuffix(b"\n").split(b"\n")
     if lines == [b""]:
-        raise complain(ValueError, str(path), "an empty file", "one pair of sentences a line")
+        raise argument_error(ValueError, str(path), "an empty file", "one pair of sentences a line")
     return [_pair(f"{path}, line {n}", line, separator) for n, line in enumerate(lines, start=1)]
 
 
@@ -106,15 +106,15 @@ def _pair(place: str, line: bytes, separator: str) -> Pair:
         text = line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
         came = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-        raise complain(ValueError, place, came, "UTF-8 text") from None
+        raise argument_error(ValueError, place, came, "UTF-8 text") from None
     wanted = f"two columns with {separator!r} between them"
     if not text.strip():
-        raise complain(ValueError, place, "an empty line", wanted)
+        raise argument_error(ValueError, place, "an empty line", wanted)
     columns = text.split(separator)
     if len(columns) != 2:
-        raise complain(ValueError, place, f"{len(columns)} columns", wanted)
+        raise argument_error(ValueError, place, f"{len(columns)} columns", wanted)
     source, target = (tuple(column.split()) for column in columns)
     if not source or not target:
         came = "no words in the " + ("first" if not source else "second") + " column"
-        raise complain(ValueError, place, came, wanted)
+        raise argument_error(ValueError, place, came, wanted)
     return Pair(source, target)

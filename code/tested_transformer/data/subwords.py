@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from .pairs import SEPARATOR, Pair
 
-__all__ = ["Subwords", "characters", "join_pieces", "recut", "written_words"]
+__all__ = ["Subwords", "characters", "join_pieces", "resegment", "written_words"]
 
 SPACE = "▁"  # stands for the space before a word, as in SentencePiece
 UNKNOWN = "<unk>"
@@ -26,7 +26,7 @@ def written_words(morphemes: Sequence[str]) -> tuple[str, ...]:
     ('vierundzwanzig', ',', 'hunderteins')
     """
     words, parts = [], []
-    for part in (*need_words("morphemes", morphemes), SEPARATOR):
+    for part in (*check_words("morphemes", morphemes), SEPARATOR):
         if part != SEPARATOR:
             parts.append(part)
             continue
@@ -44,7 +44,7 @@ def characters(words: Sequence[str]) -> tuple[str, ...]:
     >>> characters(["vier", "und"])
     ('v', 'i', 'e', 'r', '▁', 'u', 'n', 'd')
     """
-    return tuple(SPACE.join(need_words("words", words)))
+    return tuple(SPACE.join(check_words("words", words)))
 
 
 def join_pieces(pieces: Iterable[str]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Subwords:
     def __init__(self, tokenizer: Tokenizer) -> None:
         if not isinstance(tokenizer, Tokenizer):
             wanted = "a tokenizers.Tokenizer, as Subwords.train makes one"
-            raise complain(TypeError, "tokenizer", type(tokenizer).__name__, wanted)
+            raise argument_error(TypeError, "tokenizer", type(tokenizer).__name__, wanted)
         self.tokenizer = tokenizer
 
     @classmethod
@@ -85,13 +85,15 @@ class Subwords:
         Raises: TypeError or ValueError for sentences that are none, a size that is no number, or one
             that is smaller than the number of characters.
         """
-        need_count("size", size)
-        texts = [" ".join(need_words("sentences", sentence)) for sentence in sentences]
+        check_count("size", size)
+        texts = [" ".join(check_words("sentences", sentence)) for sentence in sentences]
         alphabet = set("".join(texts).replace(" ", SPACE))
         if not alphabet:
-            raise complain(ValueError, "sentences", "none", "at least one word")
+            raise argument_error(ValueError, "sentences", "none", "at least one word")
         if size < len(alphabet):
-            raise complain(ValueError, "size", size, f"at least {len(alphabet)}, one a character")
+            raise argument_error(
+                ValueError, "size", size, f"at least {len(alphabet)}, one a character"
+            )
         tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never")
         tokenizer.decoder = decoders.Metaspace(SPACE, prepend_scheme="never")
@@ -115,12 +117,12 @@ class Subwords:
 
         Raises: TypeError or ValueError for what are no words.
         """
-        text = " ".join(need_words("words", words))
+        text = " ".join(check_words("words", words))
         places = self.tokenizer.encode(text).offsets
         return tuple(text[first:end].replace(" ", SPACE) for first, end in places)
 
 
-def recut(
+def resegment(
     pairs: Iterable[Pair], *, source: Cut | None = None, target: Cut | None = None
 ) -> list[Pair]:
     """The same pairs with the words of one side or both cut in another way; None leaves a side alone.
@@ -137,15 +139,15 @@ def recut(
     ]
 
 
-def need_words(argument: str, words: object) -> Sequence[str]:
+def check_words(argument: str, words: object) -> Sequence[str]:
     """Raise unless these are words: strings that are not empty, without spaces and without SPACE."""
     if isinstance(words, str) or not isinstance(words, Sequence):
         wanted = "a sequence of words, such as text.split()"
-        raise complain(TypeError, argument, f"a {type(words).__name__}", wanted)
+        raise argument_error(TypeError, argument, f"a {type(words).__name__}", wanted)
     for word in words:
         if not isinstance(word, str):
-            raise complain(TypeError, argument, f"a {type(word).__name__}", "strings")
+            raise argument_error(TypeError, argument, f"a {type(word).__name__}", "strings")
         if word.split() != [word] or SPACE in word:
             wanted = f"words that are not empty, without spaces and without {SPACE}"
-            raise complain(ValueError, argument, repr(word), wanted)
+            raise argument_error(ValueError, argument, repr(word), wanted)
     return words

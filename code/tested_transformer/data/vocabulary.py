@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import complain, need_integer_tensor, need_rank
+from ..errors import argument_error, check_integer_tensor, check_rank
 
 __all__ = ["Vocabulary", "lengths", "pad"]
 
@@ -36,10 +36,12 @@ class Vocabulary:
         self._number: dict[str, int] = {}
         for number, word in enumerate(self.words):
             if not isinstance(word, str):
-                raise complain(TypeError, f"words[{number - 4}]", type(word).__name__, "a string")
+                raise argument_error(
+                    TypeError, f"words[{number - 4}]", type(word).__name__, "a string"
+                )
             if not word or word in self._number:
                 wanted = "a new word that is not empty"
-                raise complain(ValueError, f"words[{number - 4}]", repr(word), wanted)
+                raise argument_error(ValueError, f"words[{number - 4}]", repr(word), wanted)
             self._number[word] = number
 
     @classmethod
@@ -64,7 +66,7 @@ class Vocabulary:
         """
         if isinstance(sentence, str):
             wanted = "a sequence of words, such as text.split()"
-            raise complain(TypeError, "sentence", "a str", wanted)
+            raise argument_error(TypeError, "sentence", "a str", wanted)
         return [self._number.get(word, UNK) for word in sentence]
 
     def decode(self, ids: Sequence[int] | Int[Tensor, " L"]) -> list[str]:
@@ -77,7 +79,9 @@ class Vocabulary:
             numbers = numbers[: numbers.index(EOS)]
         for number in numbers:
             if not 0 <= number < len(self.words):
-                raise complain(ValueError, "ids", number, f"numbers from 0 to {len(self) - 1}")
+                raise argument_error(
+                    ValueError, "ids", number, f"numbers from 0 to {len(self) - 1}"
+                )
         return [self.words[number] for number in numbers if number not in (PAD, BOS)]
 
 
@@ -105,6 +109,6 @@ def lengths(ids: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
 
     Shapes: (B, L) -> (B).
     """
-    need_integer_tensor("ids", ids)
-    need_rank("ids", ids, 2)
+    check_integer_tensor("ids", ids)
+    check_rank("ids", ids, 2)
     return (ids != PAD).sum(1)

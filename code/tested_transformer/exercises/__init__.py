@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from ..errors import complain
+from ..errors import argument_error
 from ..reader.saved_parts import keep_passed
 from ..specs.judge import Verdict, judge
 from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch15
@@ -30,10 +30,12 @@ def check(name: str, function: Any) -> Verdict:
         exercise has that name.
     """
     if not isinstance(name, str):
-        raise complain(TypeError, "name", type(name).__name__, "the name of an exercise")
+        raise argument_error(TypeError, "name", type(name).__name__, "the name of an exercise")
     if name not in EXERCISES:
         near = difflib.get_close_matches(name, EXERCISES, n=3) or sorted(EXERCISES)
-        raise complain(ValueError, "name", repr(name), f"an exercise, such as {', '.join(near)}")
+        raise argument_error(
+            ValueError, "name", repr(name), f"an exercise, such as {', '.join(near)}"
+        )
     verdict = judge(EXERCISES[name], function)
     if verdict.passed and (done := keep_passed(name, function)):
         print(done)

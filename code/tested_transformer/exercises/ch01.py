@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..errors import complain
+from ..errors import argument_error
 from ..specs.attention.spec import narrowed
 from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 from ..specs.self_attention.spec import SELF_ATTENTION
@@ -49,7 +49,7 @@ def _sums_to_one(run: Run, case: Case) -> Problem | None:
 
 
 def plain_weights(query: Tensor, key: Tensor) -> Tensor:
-    """The right answer, and the ruler."""
+    """The right answer, and the baseline."""
     return torch.softmax(key @ query * len(query) ** -0.5, dim=0)
 
 
@@ -58,7 +58,7 @@ WEIGHTS = Spec(
     statement="weights(query, key): query (d), key (S, d) -> the S attention weights of the query",
     required=("query", "key"),
     reference=_weights,
-    ruler=plain_weights,
+    baseline=plain_weights,
     cases=_weight_cases,
     checks=(
         SHAPE,
@@ -151,13 +151,15 @@ SELF = replace(
 def _looked_at(answer: Any, arguments: dict[str, Any]) -> np.ndarray:
     """True where a token but the last gives more than 0.99. Shape (length - 1, length)."""
     if not isinstance(answer, tuple | list) or len(answer) != 2:
-        raise complain(TypeError, "the answer", type(answer).__name__, "a pair (w_query, w_key)")
+        raise argument_error(
+            TypeError, "the answer", type(answer).__name__, "a pair (w_query, w_key)"
+        )
     length = arguments["length"]
     w_query, w_key = (torch.as_tensor(matrix).double() for matrix in answer)
     wanted = f"two matrices of shape ({length}, d)"
     for matrix in (w_query, w_key):
         if matrix.ndim != 2 or matrix.shape != (length, w_query.shape[-1]):
-            raise complain(ValueError, "the answer", f"shape {tuple(matrix.shape)}", wanted)
+            raise argument_error(ValueError, "the answer", f"shape {tuple(matrix.shape)}", wanted)
     scores = w_query @ w_key.T * w_query.shape[1] ** -0.5  # x is the identity
     return (torch.softmax(scores, dim=-1)[:-1] > 0.99).numpy()
 
@@ -250,11 +252,11 @@ def morphemes(number: int) -> list[str]:
     return words + ([TENS[tens]] if tens else [])
 
 
-def _need_number(answer: Any) -> int:
+def _check_number(answer: Any) -> int:
     if isinstance(answer, bool) or not isinstance(answer, int):
-        raise complain(TypeError, "the answer", type(answer).__name__, "an int")
+        raise argument_error(TypeError, "the answer", type(answer).__name__, "an int")
     if not 200 <= answer <= 999 or answer // 10 % 10 == 1:
-        raise complain(ValueError, "the answer", answer, "200 to 999, tens digit not 1")
+        raise argument_error(ValueError, "the answer", answer, "200 to 999, tens digit not 1")
     return answer
 
 
@@ -279,7 +281,7 @@ are two different digits from 2 to 9. 203 is zwei hundert drei.""",
     required=("number",),
     reference=lambda number: number % 10 * 100 + number // 10 % 10 * 10 + number // 100,
     cases=lambda seed: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
-    read=lambda answer, arguments: _need_number(answer),
+    read=lambda answer, arguments: _check_number(answer),
     checks=(
         Check("another number", "The answer must differ from the number given.", _another),
         Check(

@@ -45,7 +45,7 @@ def weights_of_features(answer, arguments):
 
 
 def plain_features(query, key, bandwidth):
-    """The ruler: (q, 1) and (k, -|k|^2/2), both divided by the bandwidth once or twice."""
+    """The baseline: (q, 1) and (k, -|k|^2/2), both divided by the bandwidth once or twice."""
     ones, squares = torch.ones_like(query[..., :1]), key.square().sum(-1, keepdim=True)
     of_query = torch.cat([query, ones], -1) / bandwidth**2
     return of_query, torch.cat([key, -squares / 2], -1)
@@ -116,7 +116,7 @@ products, after a softmax, are the weights of Gaussian kernel regression.
 query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any m""",
     required=("query", "key", "bandwidth"),
     reference=gaussian_weights,
-    ruler=plain_features,
+    baseline=plain_features,
     read=weights_of_features,
     cases=cases_of(
         ("one query, two points", feature_arguments((1, 1), 2)),
@@ -202,7 +202,7 @@ LOCAL_P = Spec(
 scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
     required=("scores", "centers", "half_width"),
     reference=partial(reference.local_weights, gaussian=True),
-    ruler=_always(LocalFormula()),
+    baseline=_always(LocalFormula()),
     cases=_local_p_cases,
     checks=[replace(check, needs=()) for check in LOCAL.checks if check.needs or check.name in (
         SHAPE.name, UNTOUCHED.name, EQUAL.name, "the window reaches D places")],
@@ -239,7 +239,7 @@ def product_of(answer, arguments):
 
 
 def plain_split(weight, rank):
-    """The ruler: the first `rank` singular vectors, the singular values on the left."""
+    """The baseline: the first `rank` singular vectors, the singular values on the left."""
     u, s, v = torch.linalg.svd(weight)
     return (u[:, :rank] * s[:rank]).mT, v[:rank]
 
@@ -309,7 +309,7 @@ the matrix of that rank nearest to the weight.
 weight (dq, dk) -> (rank, dq), (rank, dk)""",
     required=("weight", "rank"),
     reference=best_of_rank,
-    ruler=plain_split,
+    baseline=plain_split,
     read=product_of,
     cases=cases_of(
         ("rank 1", split_arguments(3, 3, 1)),

@@ -97,7 +97,7 @@ SOFTMAX_BACKWARD = Spec(
     "(*batch, S), (*batch, S) -> (*batch, S)",
     required=("weights", "gradient"),
     reference=_backward_reference,
-    ruler=lambda weights, gradient: (
+    baseline=lambda weights, gradient: (
         weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
     ),
     cases=_backward_cases,
@@ -183,7 +183,7 @@ SCORE_GAP = Spec(
     "num_keys - 1 equal losers for the winner to get this weight. weight (N), an int -> (N)",
     required=("weight", "num_keys"),
     reference=_gap_reference,
-    ruler=lambda weight, num_keys: (weight * (num_keys - 1) / (1 - weight)).log(),
+    baseline=lambda weight, num_keys: (weight * (num_keys - 1) / (1 - weight)).log(),
     cases=_gap_cases,
     checks=(
         SHAPE,
@@ -268,7 +268,7 @@ FOLD = Spec(
     "1/sqrt(d); d is the size of one head. weight (D_in, D), bias (D) -> the same shapes",
     required=("weight", "bias", "num_heads"),
     reference=_fold_reference,
-    ruler=lambda weight, bias, num_heads: (
+    baseline=lambda weight, bias, num_heads: (
         weight / math.sqrt(weight.shape[1] // num_heads),
         bias / math.sqrt(weight.shape[1] // num_heads),
     ),
@@ -345,7 +345,7 @@ def _weights(scores: Tensor, temperature: float) -> Tensor:
 
 
 def right_temperature(scores: Tensor, target: float) -> float:
-    """The ruler of ch03.temperature."""
+    """The baseline of ch03.temperature."""
     return _search(lambda t: perplexity(_weights(scores, t)).item(), target, scores)
 
 
@@ -397,7 +397,7 @@ TEMPERATURE = Spec(
     "scores (S) of any size, without a tie at the top, 1 < target < S -> a number above 0",
     required=("scores", "target"),
     reference=lambda scores, target: np.asarray(float(target)),
-    ruler=right_temperature,
+    baseline=right_temperature,
     read=_keys_seen,
     cases=_temperature_cases,
     checks=(

@@ -40,7 +40,7 @@ SINUSOIDS = replace(
     statement="sinusoids(positions, d_model): column 2i of position p is sin(p / 10000^(2i/D)), column 2i+1 "
     "its cosine; positions (*batch), integers -> (*batch, D); D may be odd",
     cases=_plain_cases,
-    ruler=InFloat32(),
+    baseline=InFloat32(),
     mutants=tuple(m for m in SINUSOIDAL_POSITIONS.mutants if m.name not in TOO_FINE),
     points=2,
 )

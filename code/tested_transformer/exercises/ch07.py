@@ -136,7 +136,7 @@ LAYER_NORM_GRADIENT = Spec(
             seen="made for this book", chapter=7,
         ),
     ),
-    ruler=lambda x, gradient: torch.autograd.functional.vjp(
+    baseline=lambda x, gradient: torch.autograd.functional.vjp(
         lambda t: (t - t.mean(-1, keepdim=True)) / t.std(-1, correction=0, keepdim=True),
         x, gradient,
     )[1],
@@ -158,12 +158,12 @@ def _pre(stack: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Ten
 
 def post_stack(x, w, gain):
     """The same numbers wired post-norm, and nothing at the end."""
-    return BLOCK.ruler(x, w, gain, "post")
+    return BLOCK.baseline(x, w, gain, "post")
 
 
 def _pre_cases(seed: int) -> list[Case]:
     """The cases of BLOCK that are wired pre-norm, without dropout."""
-    pre = [case for case in BLOCK.cases(seed) if case.arguments["wiring"] == "pre"]
+    pre = [case for case in BLOCK.cases(seed) if case.arguments["norm_placement"] == "pre"]
     return [
         Case(case.label.removeprefix("pre, "), {n: case.arguments[n] for n in ("x", "w", "gain")},
              case.dtype)
@@ -202,7 +202,7 @@ PRE_STACK = Spec(
     "norm_n(x) = layer_norm(x, gain[n]). x (L, D), w (N, D, D), gain (N + 1, D) -> (L, D)",
     required=("x", "w", "gain"),
     reference=lambda x, w, gain: reference.residual_stack(x, w, gain, "pre"),
-    ruler=_pre(BLOCK.ruler),
+    baseline=_pre(BLOCK.baseline),
     cases=_pre_cases,
     checks=(
         SHAPE,
@@ -271,7 +271,7 @@ def _joined(answer, arguments) -> Tensor:
 
 
 def folded(weight, bias, matrix, offset):
-    """The ruler."""
+    """The baseline."""
     return matrix * weight, offset + matrix @ bias
 
 
@@ -311,7 +311,7 @@ FOLD_NORM = Spec(
     "(E, D) and offset (E), as in nn.Linear",
     required=("weight", "bias", "matrix", "offset"),
     reference=_fold_reference,
-    ruler=folded,
+    baseline=folded,
     cases=_fold_cases,
     checks=(
         SHAPE,

@@ -27,8 +27,8 @@ _OF_ALL_BENDS = {"ReLU, whatever was asked for", "GELU's tanh form for the exact
 FUNCTION = replace(
     FEED_FORWARD,
     name="ch08.feed_forward",
-    statement="feed_forward(x, w_widen, b_widen, w_narrow, b_narrow): relu(x w_widen + b_widen) "
-    "w_narrow + b_narrow; x (*batch, D), w_widen (D, d_ff), w_narrow (d_ff, D)",
+    statement="feed_forward(x, w_up, b_up, w_down, b_down): relu(x w_up + b_up) "
+    "w_down + b_down; x (*batch, D), w_up (D, d_ff), w_down (d_ff, D)",
     cases=_without_options,
     checks=[check for check in CHECKS if "dropout" not in check.needs],
     mutants=[
@@ -44,37 +44,37 @@ FUNCTION = replace(
 # --- Dead units -----------------------------------------------------------------------------------
 
 
-def _dead_reference(x: np.ndarray, w_widen: np.ndarray, b_widen: np.ndarray) -> np.ndarray:
+def _dead_reference(x: np.ndarray, w_up: np.ndarray, b_up: np.ndarray) -> np.ndarray:
     """True for a unit that is above 0 for no token."""
     tokens = x.reshape(-1, x.shape[-1])
     return np.array(
         [
             all(reference.dot(token, w) + b <= 0 for token in tokens)
-            for w, b in zip(w_widen.T, b_widen, strict=True)
+            for w, b in zip(w_up.T, b_up, strict=True)
         ],
         dtype=bool,
     )
 
 
-def silent_once(x, w_widen, b_widen):
+def silent_once(x, w_up, b_up):
     """Dead if some token leaves it silent."""
-    return (x @ w_widen + b_widen <= 0).flatten(0, -2).any(0)
+    return (x @ w_up + b_up <= 0).flatten(0, -2).any(0)
 
 
-def silent_on_average(x, w_widen, b_widen):
+def silent_on_average(x, w_up, b_up):
     """Dead if the mean is not above 0."""
-    return (x @ w_widen + b_widen).flatten(0, -2).mean(0) <= 0
+    return (x @ w_up + b_up).flatten(0, -2).mean(0) <= 0
 
 
-def one_sample_asked(x, w_widen, b_widen):
+def one_sample_asked(x, w_up, b_up):
     """Dead if the first sample leaves it silent."""
     first = x if x.ndim == 2 else x[0]
-    return (first @ w_widen + b_widen <= 0).flatten(0, -2).all(0)
+    return (first @ w_up + b_up <= 0).flatten(0, -2).all(0)
 
 
-def strictly_below(x, w_widen, b_widen):
+def strictly_below(x, w_up, b_up):
     """Dead if all are below 0; a unit that is exactly 0 counts as alive."""
-    return (x @ w_widen + b_widen < 0).flatten(0, -2).all(0)
+    return (x @ w_up + b_up < 0).flatten(0, -2).all(0)
 
 
 def _dead_cases(seed: int) -> list[Case]:
@@ -86,8 +86,8 @@ def _dead_cases(seed: int) -> list[Case]:
             label,
             {
                 "x": rng.integers(-2, 3, size=shape).astype(float),
-                "w_widen": rng.integers(-2, 3, size=(shape[-1], d_ff)).astype(float),
-                "b_widen": rng.integers(-3, 3, size=d_ff) + shift,
+                "w_up": rng.integers(-2, 3, size=(shape[-1], d_ff)).astype(float),
+                "b_up": rng.integers(-3, 3, size=d_ff) + shift,
             },
         )
 
@@ -115,9 +115,9 @@ def _dead_are_dead(run: Run, case: Case) -> Problem | None:
 
 DEAD_UNITS = Spec(
     name="ch08.dead_units",
-    statement="dead_units(x, w_widen, b_widen): boolean (d_ff), True for a ReLU unit that gives 0 "
-    "for every token of x; x (*batch, L, D), w_widen (D, d_ff), b_widen (d_ff)",
-    required=("x", "w_widen", "b_widen"),
+    statement="dead_units(x, w_up, b_up): boolean (d_ff), True for a ReLU unit that gives 0 "
+    "for every token of x; x (*batch, L, D), w_up (D, d_ff), b_up (d_ff)",
+    required=("x", "w_up", "b_up"),
     reference=_dead_reference,
     cases=_dead_cases,
     checks=(
@@ -174,9 +174,9 @@ def _every_question(width: int) -> np.ndarray:
 
 def _asked(answer: Any, arguments: dict[str, Any]) -> Tensor:
     """What the network with these weights says to every vector of signs."""
-    w_widen, b_widen, w_narrow, b_narrow = answer
+    w_up, b_up, w_down, b_down = answer
     questions = torch.from_numpy(_every_question(arguments["keys"].shape[1]))
-    return (questions @ w_widen + b_widen).relu() @ w_narrow + b_narrow
+    return (questions @ w_up + b_up).relu() @ w_down + b_down
 
 
 def _memory_reference(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -242,8 +242,8 @@ def _keys_answered(run: Run, case: Case) -> Problem | None:
 
 REMEMBER = Spec(
     name="ch08.remember",
-    statement="remember(keys, values): weights (w_widen, b_widen, w_narrow, b_narrow) with which "
-    "relu(x w_widen + b_widen) w_narrow + b_narrow is values[i] where x is keys[i], and 0 for every "
+    statement="remember(keys, values): weights (w_up, b_up, w_down, b_down) with which "
+    "relu(x w_up + b_up) w_down + b_down is values[i] where x is keys[i], and 0 for every "
     "other x of signs; keys (N, D) of +1 and -1, no two alike, values (N, dv), float64",
     required=("keys", "values"),
     reference=_memory_reference,

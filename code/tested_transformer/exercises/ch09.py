@@ -423,7 +423,7 @@ DECODER_LAYER = Spec(
     "from functions own(x), cross(x, memory), think(x), norm(x); x (B, L, D), memory (B, S, D) -> (B, L, D)",
     required=("x", "memory", "own", "cross", "think", "norm"),
     reference=_layer_reference,
-    ruler=_layer_reference,
+    baseline=_layer_reference,
     cases=_layer_cases,
     checks=(
         SHAPE,
@@ -702,7 +702,7 @@ LOSS = Spec(
     "answers (B, L), places where the answer is pad_id do not count; one number",
     required=("logits", "answers", "pad_id"),
     reference=_loss_reference,
-    ruler=_plain_loss,
+    baseline=_plain_loss,
     cases=_loss_cases,
     checks=(
         SHAPE,

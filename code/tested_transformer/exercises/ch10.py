@@ -345,7 +345,7 @@ COMBINE = Spec(
     "how many words batch k has",
     required=("gradients", "words"),
     reference=_combine_reference,
-    ruler=lambda gradients, words: words.to(gradients.dtype) @ gradients / words.sum(),
+    baseline=lambda gradients, words: words.to(gradients.dtype) @ gradients / words.sum(),
     slack=_float32_shares,
     cases=_combine_cases,
     checks=(
@@ -421,7 +421,7 @@ def _clip_reference(first: np.ndarray, second: np.ndarray, third: np.ndarray, li
 
 
 def clipped_plainly(gradients, limit):
-    """The ruler."""
+    """The baseline."""
     norm = torch.cat([g.flatten() for g in gradients]).norm()
     return [g * limit / norm if norm > limit else g for g in gradients]
 
@@ -512,7 +512,7 @@ CLIP = Spec(
     "the root of the sum of the squares of all numbers of all tensors",
     required=("first", "second", "third", "limit"),
     reference=_clip_reference,
-    ruler=lambda **arguments: _clip_all(clipped_plainly, **arguments),
+    baseline=lambda **arguments: _clip_all(clipped_plainly, **arguments),
     slack=_as_torch_clips,
     cases=_clip_cases,
     build=lambda candidate, arguments: lambda *placed: _clip_all(candidate, *placed),

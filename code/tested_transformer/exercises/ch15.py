@@ -29,7 +29,7 @@ def _running_reference(scores):
 
 
 def running(scores):
-    """The ruler."""
+    """The baseline."""
     best, total, rows = scores.new_tensor(-math.inf), scores.new_tensor(0.0), []
     for score in scores:
         higher = torch.maximum(best, score)
@@ -94,7 +94,7 @@ RUNNING_SUM = Spec(
     "exp(score - maximum so far) over the scores so far. scores (S) -> (S, 2)",
     required=("scores",),
     reference=_running_reference,
-    ruler=running,
+    baseline=running,
     cases=_running_cases,
     checks=(
         SHAPE,
@@ -153,7 +153,7 @@ def _merge_reference(output_a, lse_a, output_b, lse_b):
 
 
 def merged(output_a, lse_a, output_b, lse_b):
-    """The ruler."""
+    """The baseline."""
     lse = torch.logaddexp(lse_a, lse_b)
     safe = lse.masked_fill(lse == -math.inf, 0.0)
     a, b = (lse_a - safe).exp(), (lse_b - safe).exp()
@@ -264,7 +264,7 @@ MERGE = Spec(
     "nothing has output 0 and log-sum-exp -inf",
     required=("output_a", "lse_a", "output_b", "lse_b"),
     reference=_merge_reference,
-    ruler=merged,
+    baseline=merged,
     cases=_merge_cases,
     checks=(
         SHAPE,
@@ -349,7 +349,7 @@ def _kinds_reference(length, keys, tile, window):
 
 
 def corners(length, keys, tile, window, *, far=1, shift=None, first=False):
-    """The ruler, from the corners of each tile; the options make the mistakes."""
+    """The baseline, from the corners of each tile; the options make the mistakes."""
     shift = keys - length if shift is None else shift
     kinds = torch.zeros(-(-length // tile), -(-keys // tile), dtype=torch.int64)
     for n, m in np.ndindex(tuple(kinds.shape)):
@@ -415,7 +415,7 @@ WINDOW_TILES = Spec(
     "Query i sees key j where 0 <= i + S - L - j < window. -> (ceil(L / tile), ceil(S / tile)), whole numbers",
     required=("length", "keys", "tile", "window"),
     reference=_kinds_reference,
-    ruler=corners,
+    baseline=corners,
     cases=_kind_cases,
     checks=(
         SHAPE,
@@ -470,7 +470,7 @@ def _cost_reference(keys, d, heads, groups, item):
 
 
 def cost(keys, d, heads, groups, item):
-    """The ruler."""
+    """The baseline."""
     return 4 * heads * keys * d, item * (2 * groups * keys * d + 2 * heads * d)
 
 
@@ -529,7 +529,7 @@ DECODING_COST = Spec(
     "multiplication with its addition as 2; read queries, keys and values once, write the output once",
     required=("keys", "d", "heads", "groups", "item"),
     reference=_cost_reference,
-    ruler=cost,
+    baseline=cost,
     cases=_cost_cases,
     checks=(
         SHAPE,
@@ -586,7 +586,7 @@ def _score_reference(scores, lse, value, output, gradient):
 
 
 def score_gradient(scores, lse, value, output, gradient):
-    """The ruler."""
+    """The baseline."""
     weights = (scores - lse[:, None]).exp()
     return weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True))
 
@@ -677,7 +677,7 @@ SCORE_GRADIENT = Spec(
     "whole rows -> (L, T)",
     required=("scores", "lse", "value", "output", "gradient"),
     reference=_score_reference,
-    ruler=score_gradient,
+    baseline=score_gradient,
     cases=_tile_cases,
     checks=(
         SHAPE,

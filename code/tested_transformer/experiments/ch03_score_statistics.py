@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import need_count
+from ..errors import check_count
 from ..functional.scaling import perplexity, scaled_scores
 
 __all__ = ["ScoreStatistics", "score_statistics"]
@@ -43,7 +43,7 @@ def score_statistics(
     Source: the experiment of chapter 3.
     """
     for name, count in (("d_head", d_head), ("num_keys", num_keys), ("num_queries", num_queries)):
-        need_count(name, count)
+        check_count(name, count)
     rng = torch.Generator().manual_seed(seed)
     query = torch.randn(num_queries, 1, d_head, generator=rng, requires_grad=True)  # N 1 d
     key = torch.randn(num_queries, num_keys, d_head, generator=rng)  # N S d

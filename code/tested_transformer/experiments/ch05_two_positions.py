@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..functional.attention import attention
-from ..layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ..layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 LENGTH = 8
@@ -91,7 +91,7 @@ def right_heads(x, w_query, w_key, w_value, w_output, num_heads, *, context=None
     context = x if context is None else context
     projected = (x @ w_query, context @ w_key, context @ w_value)
     query, key, value = (split_heads(t, num_heads) for t in projected)
-    return join_heads(attention(query, key, value, mask=mask)) @ w_output
+    return concat_heads(attention(query, key, value, mask=mask)) @ w_output
 
 
 class Copier(nn.Module):

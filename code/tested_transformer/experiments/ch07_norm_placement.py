@@ -70,11 +70,11 @@ def split(seed: int = 0) -> tuple[Int[Tensor, " N"], Int[Tensor, " M"]]:
 class Stack(nn.Module):
     """An encoder of `depth` layers, each an attention and a feed-forward network, wired in one way.
 
-    Every matrix is drawn by Xavier's rule, as in the Transformer of 2017; for "deep" with DeepNorm's
-    gain. "pre" ends with a norm, "dual" with the norm of its sum.
+    Every matrix is drawn by Xavier's rule, as in the Transformer of 2017; for "deepnorm" with DeepNorm's
+    gain. "pre" ends with a norm, "resi_dual" with the norm of its sum.
     """
 
-    def __init__(self, wiring: str, depth: int, *, seed: int = 0) -> None:
+    def __init__(self, norm_placement: str, depth: int, *, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.tokens = nn.Embedding(len(WORDS), D_MODEL)
@@ -84,15 +84,16 @@ class Stack(nn.Module):
             MultiHeadAttention(D_MODEL, NUM_HEADS) for _ in range(depth)
         )
         self.networks = nn.ModuleList(FeedForward(D_MODEL, D_FF) for _ in range(depth))
-        alpha = alpha if wiring == "deep" else 1.0
+        alpha = alpha if norm_placement == "deepnorm" else 1.0
         self.residuals = nn.ModuleList(
-            Residual(LayerNorm(D_MODEL), wiring=wiring, alpha=alpha) for _ in range(2 * depth)
+            Residual(LayerNorm(D_MODEL), norm_placement=norm_placement, alpha=alpha)
+            for _ in range(2 * depth)
         )
-        self.final_norm = LayerNorm(D_MODEL) if wiring in ("pre", "dual") else None
+        self.final_norm = LayerNorm(D_MODEL) if norm_placement in ("pre", "resi_dual") else None
         self.digits = nn.Linear(D_MODEL, 10)
-        deepnorm_init(self.attentions, beta if wiring == "deep" else 1.0)
-        deepnorm_init(self.networks, beta if wiring == "deep" else 1.0)
-        self.wiring = wiring
+        deepnorm_init(self.attentions, beta if norm_placement == "deepnorm" else 1.0)
+        deepnorm_init(self.networks, beta if norm_placement == "deepnorm" else 1.0)
+        self.norm_placement = norm_placement
         self.double()
 
     def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B 3 10"]:
@@ -113,9 +114,9 @@ class Stack(nn.Module):
             first, second = self.residuals[2 * n], self.residuals[2 * n + 1]
             x, total = first(x, lambda y, attend=attend: attend(y, mask=mask), total)
             x, total = second(x, network, total)
-        if self.wiring == "pre":
+        if self.norm_placement == "pre":
             x = self.final_norm(x)
-        return [*found, x + self.final_norm(total) if self.wiring == "dual" else x]
+        return [*found, x + self.final_norm(total) if self.norm_placement == "resi_dual" else x]
 
 
 def loss_of(model: Stack, numbers: Int[Tensor, " N"]) -> Float[Tensor, ""]:
@@ -133,24 +134,24 @@ def cross_entropy(
 # --- What is measured -----------------------------------------------------------------------------
 
 
-def gradient_norms(wiring: str, depth: int, *, seed: int = 0) -> list[float]:
-    """Before any training: for each layer the norm of the gradient of its last matrix, `narrow`."""
-    model = Stack(wiring, depth, seed=seed)
+def gradient_norms(norm_placement: str, depth: int, *, seed: int = 0) -> list[float]:
+    """Before any training: for each layer the norm of the gradient of its last matrix, `down_proj`."""
+    model = Stack(norm_placement, depth, seed=seed)
     loss_of(model, split()[0][:BATCH]).backward()
-    return [float(network.narrow.weight.grad.norm()) for network in model.networks]
+    return [float(network.down_proj.weight.grad.norm()) for network in model.networks]
 
 
 @torch.no_grad()
-def relative_changes(wiring: str, depth: int, *, seed: int = 0) -> list[float]:
+def relative_changes(norm_placement: str, depth: int, *, seed: int = 0) -> list[float]:
     """Before any training: for each layer the size of its change, as a share of the stream's."""
-    model = Stack(wiring, depth, seed=seed)
+    model = Stack(norm_placement, depth, seed=seed)
     streams = model.streams(task(split()[0][:BATCH])[0])
     pairs = itertools.pairwise(streams[:depth])
     return [float((after - x).norm() / x.norm()) for x, after in pairs]
 
 
 def train(
-    wiring: str,
+    norm_placement: str,
     depth: int,
     *,
     warmup: int = 0,
@@ -164,7 +165,7 @@ def train(
     The rate climbs to `rate` over `warmup` steps (0: it starts there) and falls to 0 in a line.
     `stop` ends earlier on the same schedule.
     """
-    model, (tokens, digits) = Stack(wiring, depth, seed=seed), task(split()[0])
+    model, (tokens, digits) = Stack(norm_placement, depth, seed=seed), task(split()[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98), fused=True)
     draw, losses = torch.Generator().manual_seed(seed), []
     for step in range(steps if stop is None else stop):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..data import Split
-from ..errors import complain
+from ..errors import argument_error
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.residual import Residual
 from ..models.transformer import Transformer
@@ -153,7 +153,7 @@ def trainer_without(
     Source: chapter 10.
     """
     if what not in ABLATIONS:
-        raise complain(ValueError, "what", repr(what), f"one of {', '.join(ABLATIONS)}")
+        raise argument_error(ValueError, "what", repr(what), f"one of {', '.join(ABLATIONS)}")
     recipe = Recipe(steps=steps, seed=seed, **RECIPES.get(what, {}))
     trainer = number_trainer(recipe, split=split, **changes | CONFIGS.get(what, {}))
     if what in CHANGES:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..data import Pair, Split, Vocabulary, number_pair, single_numbers
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from ..models.transformer import Transformer, TransformerConfig
 from ..training.checkpoint import load_trained
 from ..training.trainer import Recipe, Trainer
@@ -103,9 +103,9 @@ def first_numbers(*, unseen: int = 300, seed: int = 0) -> Split:
     Raises: TypeError or ValueError for a number of unseen ones that can not be.
     Source: the page "The first ten minutes".
     """
-    need_count("unseen", unseen, least=0)
+    check_count("unseen", unseen, least=0)
     if unseen > 979:
-        raise complain(ValueError, "unseen", unseen, "at most 979: 1 to 20 are always shown")
+        raise argument_error(ValueError, "unseen", unseen, "at most 979: 1 to 20 are always shown")
     hidden = set(random.Random(seed).sample(range(21, 1000), unseen))
     pairs = {number: number_pair([number]) for number in range(1, 1000)}
     return Split(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..data import BOS, EOS, Vocabulary, pad
 from ..data.number_words import ENGLISH_TENS, ENGLISH_UNITS, LARGEST, english_words
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from ..models.language_model import LanguageModel
 from ..models.transformer import TransformerConfig
 
@@ -43,20 +43,20 @@ def chance(first: int, last: int) -> float:
     >>> round(chance(1, 1), 4), round(chance(10, 99), 4)
     (0.0502, 0.1667)
     """
-    need_count("first", first)
-    need_count("last", last, least=first)
+    check_count("first", first)
+    check_count("last", last, least=first)
     if last > LARGEST:
-        raise complain(ValueError, "last", last, f"at most {LARGEST:,}")
+        raise argument_error(ValueError, "last", last, f"at most {LARGEST:,}")
     return math.log10((last + 1) / first) / 6
 
 
-def draw_numbers(count: int, generator: torch.Generator) -> list[int]:
+def sample_numbers(count: int, generator: torch.Generator) -> list[int]:
     """Numbers as the language says them: 10^u, u even between 0 and 6, without what follows the point.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Benford 1938.
     """
-    need_count("count", count)
+    check_count("count", count)
     drawn = torch.rand(count, generator=generator, dtype=torch.float64)
     return (10 ** (6 * drawn)).long().clamp(1, LARGEST).tolist()
 
@@ -86,7 +86,7 @@ def true_chances(beginning: Sequence[str] = ()) -> dict[str, float]:
                 found[words[length]] = found.get(words[length], 0.0) + chance(*span)
     total = sum(found.values())
     if not total:
-        raise complain(ValueError, "beginning", " ".join(beginning), "how a number begins")
+        raise argument_error(ValueError, "beginning", " ".join(beginning), "how a number begins")
     return {word: p / total for word, p in sorted(found.items(), key=lambda item: -item[1])}
 
 
@@ -119,7 +119,7 @@ def spoken_batch(
     return pad([[BOS, *row] for row in ids]), pad([[*row, EOS] for row in ids])
 
 
-class Told:
+class ExactModel:
     """A session with no model behind it: a function says what may follow the words so far.
 
     chances: a list of words -> the probability of each next word. Where it raises ValueError, because
@@ -146,7 +146,7 @@ class Told:
             row[self.words.encode(list(found))] = torch.tensor(list(found.values())).log()
         return scores
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows, in this order."""
         self.said = self.said[rows]
 
@@ -156,7 +156,7 @@ def new_spoken_model() -> LanguageModel:
     return LanguageModel(
         TransformerConfig(
             len(spoken_vocabulary()), d_model=48, num_heads=4, num_decoder_layers=2, dropout=0.0,
-            wiring="pre",
+            norm_placement="pre",
         )
     )  # fmt: skip
 

@@ -7,9 +7,9 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..errors import BackendError, complain
+from ..errors import BackendError, argument_error
 from .backends import BACKENDS, flash
-from .inputs import Call, check_call
+from .inputs import AttentionInputs, check_call
 
 __all__ = ["attention"]
 
@@ -76,19 +76,19 @@ def attention(
     return (output, weights) if return_weights else output
 
 
-def _pick(name: str, call: Call) -> Any:
+def _pick(name: str, call: AttentionInputs) -> Any:
     """The backend of that name; for "auto" the first, fastest first, that serves the call."""
     if name == "auto":
         order = ("flash", "fused", "plain") if flash.is_tuned_for(call) else ("fused", "plain")
-        return next(BACKENDS[each] for each in order if not _refusal(each, call))
+        return next(BACKENDS[each] for each in order if not _unsupported_reason(each, call))
     if name not in BACKENDS:
         known = ", ".join(f'"{each}"' for each in ("auto", *BACKENDS))
-        raise complain(ValueError, "backend", repr(name), f"one of {known}")
-    reason = _refusal(name, call)
+        raise argument_error(ValueError, "backend", repr(name), f"one of {known}")
+    reason = _unsupported_reason(name, call)
     if reason:
         raise BackendError(f'backend "{name}": {reason}')
     return BACKENDS[name]
 
 
-def _refusal(name: str, call: Call) -> str | None:
-    return BACKENDS[name].refusal(call)
+def _unsupported_reason(name: str, call: AttentionInputs) -> str | None:
+    return BACKENDS[name].unsupported_reason(call)

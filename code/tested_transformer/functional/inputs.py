@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
-    need_number,
-    need_probability,
-    need_rank,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_number,
+    check_probability,
+    check_rank,
     shape_of,
 )
-from .masks import causal_mask, combine_masks, need_mask, need_scores_shape, offsets, window_mask
+from .masks import causal_mask, check_mask, check_scores_shape, combine_masks, offsets, window_mask
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionInputs:
     """The arguments of attention(), valid and with their defaults filled in."""
 
     query: Tensor  # *batch L d
@@ -87,30 +87,30 @@ def masked_bias(bias: Tensor, allowed: Tensor | None) -> Tensor:
 def check_call(
     query, key, value, *, mask, bias, causal, window, key_lengths, alibi_slopes, scale,
     dropout_p, return_weights,
-) -> Call:  # fmt: skip
+) -> AttentionInputs:  # fmt: skip
     """Check the arguments of attention() and fill in the scale; raise TypeError or ValueError."""
     _check_tensors(query, key, value)
     scores_shape = (*query.shape[:-1], key.shape[-2])
     if mask is not None:
-        need_mask("mask", mask, scores_shape)
+        check_mask("mask", mask, scores_shape)
         _same_device("mask", mask, query)
     if bias is not None:
-        need_float_tensor("bias", bias)
-        need_scores_shape("bias", bias, scores_shape)
+        check_float_tensor("bias", bias)
+        check_scores_shape("bias", bias, scores_shape)
         _same_device("bias", bias, query)
-    need_bool("causal", causal)
-    need_bool("return_weights", return_weights)
+    check_bool("causal", causal)
+    check_bool("return_weights", return_weights)
     if window is not None:
-        need_count("window", window)
+        check_count("window", window)
     if key_lengths is not None:
         _check_key_lengths(key_lengths, query)
     if alibi_slopes is not None:
         _check_slopes(alibi_slopes, query)
     if scale is not None:
-        need_number("scale", scale)
-    need_probability("dropout_p", dropout_p)
+        check_number("scale", scale)
+    check_probability("dropout_p", dropout_p)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    return Call(
+    return AttentionInputs(
         query, key, value, mask, bias, causal, window, key_lengths, alibi_slopes, scale,
         float(dropout_p), return_weights,
     )  # fmt: skip
@@ -118,24 +118,26 @@ def check_call(
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_float_tensor(name, tensor)
+        check_float_tensor(name, tensor)
         if tensor.ndim < 2:
-            raise complain(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
+            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
     for name, tensor in (("key", key), ("value", value)):
         if tensor.ndim != query.ndim:
             came, wanted = f"shape {shape_of(tensor)}", f"{query.ndim} axes, as query has"
-            raise complain(ValueError, name, came, wanted)
+            raise argument_error(ValueError, name, came, wanted)
         if tensor.dtype != query.dtype:
-            raise complain(TypeError, name, tensor.dtype, f"query's dtype {query.dtype}")
+            raise argument_error(TypeError, name, tensor.dtype, f"query's dtype {query.dtype}")
         _same_device(name, tensor, query)
     if query.shape[-1] == 0:
-        raise complain(ValueError, "query", f"shape {shape_of(query)}", "a head size of at least 1")
+        raise argument_error(
+            ValueError, "query", f"shape {shape_of(query)}", "a head size of at least 1"
+        )
     if key.shape[-1] != query.shape[-1]:
         wanted = f"query's head size {query.shape[-1]} in the last axis"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     if value.shape[:-1] != key.shape[:-1]:
         wanted = f"key's batch axes and length {tuple(key.shape[:-1])}"
-        raise complain(ValueError, "value", f"shape {shape_of(value)}", wanted)
+        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
     _check_batch(query, key)
 
 
@@ -144,37 +146,39 @@ def _check_batch(query: Tensor, key: Tensor) -> None:
         return
     if query.ndim != 4 or query.shape[0] != key.shape[0]:
         wanted = f"query's batch axes {tuple(query.shape[:-2])}"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     heads, groups = query.shape[1], key.shape[1]
     if groups == 0 or heads % groups:
         wanted = f"a number of key heads that divides the {heads} query heads"
-        raise complain(ValueError, "key", f"{groups} heads", wanted)
+        raise argument_error(ValueError, "key", f"{groups} heads", wanted)
 
 
 def _check_key_lengths(key_lengths: Tensor, query: Tensor) -> None:
-    need_integer_tensor("key_lengths", key_lengths)
-    need_rank("key_lengths", key_lengths, 1)
+    check_integer_tensor("key_lengths", key_lengths)
+    check_rank("key_lengths", key_lengths, 1)
     _same_device("key_lengths", key_lengths, query)
     if query.ndim < 3:
-        raise complain(ValueError, "key_lengths", "a query without batch axis", "a batch axis")
+        raise argument_error(
+            ValueError, "key_lengths", "a query without batch axis", "a batch axis"
+        )
     if key_lengths.shape[0] != query.shape[0]:
         came, wanted = f"shape {shape_of(key_lengths)}", f"one length a sample: ({query.shape[0]},)"
-        raise complain(ValueError, "key_lengths", came, wanted)
+        raise argument_error(ValueError, "key_lengths", came, wanted)
     # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
     readable = key_lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if readable and key_lengths.numel() and int(key_lengths.min()) < 0:
-        raise complain(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
+        raise argument_error(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
 
 
 def _check_slopes(slopes: Tensor, query: Tensor) -> None:
-    need_float_tensor("alibi_slopes", slopes)
+    check_float_tensor("alibi_slopes", slopes)
     _same_device("alibi_slopes", slopes, query)
     if query.ndim < 3 or slopes.shape != (query.shape[-3],):
         heads = query.shape[-3] if query.ndim >= 3 else "a head axis"
         wanted = f"one slope a query head: ({heads},)"
-        raise complain(ValueError, "alibi_slopes", f"shape {shape_of(slopes)}", wanted)
+        raise argument_error(ValueError, "alibi_slopes", f"shape {shape_of(slopes)}", wanted)
 
 
 def _same_device(name: str, tensor: Tensor, query: Tensor) -> None:
     if tensor.device != query.device:
-        raise complain(ValueError, name, tensor.device, f"query's device {query.device}")
+        raise argument_error(ValueError, name, tensor.device, f"query's device {query.device}")

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..errors import (
-    complain,
-    need_bool_tensor,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
-    need_rank,
+    argument_error,
+    check_bool_tensor,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_rank,
     shape_of,
 )
 
@@ -41,8 +41,8 @@ def offsets(
     Shapes: (L, S), entry i + S - L - j. Positive is the past, 0 the query's own place, negative the
     future.
     """
-    need_count("num_queries", num_queries, least=0)
-    need_count("num_keys", num_keys, least=0)
+    check_count("num_queries", num_queries, least=0)
+    check_count("num_keys", num_keys, least=0)
     row = torch.arange(num_queries, device=device)[:, None] + (num_keys - num_queries)
     return row - torch.arange(num_keys, device=device)
 
@@ -84,7 +84,7 @@ def window_mask(
     >>> window_mask(4, window=2).int().tolist()
     [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     """
-    need_count("window", window)
+    check_count("window", window)
     num_keys = num_queries if num_keys is None else num_keys
     return offsets(num_queries, num_keys, device).abs() < window
 
@@ -102,11 +102,13 @@ def padding_mask(
     >>> padding_mask(torch.tensor([2, 3]), 4, heads=False).int().tolist()
     [[[1, 1, 0, 0]], [[1, 1, 1, 0]]]
     """
-    need_integer_tensor("lengths", lengths)
-    need_rank("lengths", lengths, 1)
-    need_count("num_keys", num_keys, least=0)
+    check_integer_tensor("lengths", lengths)
+    check_rank("lengths", lengths, 1)
+    check_count("num_keys", num_keys, least=0)
     if lengths.numel() and (lengths.min() < 0 or lengths.max() > num_keys):
-        raise complain(ValueError, "lengths", lengths.tolist(), f"lengths between 0 and {num_keys}")
+        raise argument_error(
+            ValueError, "lengths", lengths.tolist(), f"lengths between 0 and {num_keys}"
+        )
     kept = torch.arange(num_keys, device=lengths.device) < lengths[:, None]
     return kept[:, None, None] if heads else kept[:, None]
 
@@ -120,9 +122,9 @@ def padding_mask_from_tokens(
     Raises: TypeError if tokens are not integers; ValueError if their rank is not 2.
     Source: chapter 4.
     """
-    need_integer_tensor("tokens", tokens)
-    need_rank("tokens", tokens, 2)
-    need_count("pad_id", pad_id, least=-(2**63))
+    check_integer_tensor("tokens", tokens)
+    check_rank("tokens", tokens, 2)
+    check_count("pad_id", pad_id, least=-(2**63))
     kept = tokens != pad_id
     return kept[:, None, None] if heads else kept[:, None]
 
@@ -145,8 +147,8 @@ def document_mask(document_ids: Int[Tensor, "B L"]) -> Bool[Tensor, "B 1 L L"]:
     Raises: TypeError if the ids are not integers; ValueError if their rank is not 2.
     Source: Krell et al. 2021, section 3.2.
     """
-    need_integer_tensor("document_ids", document_ids)
-    need_rank("document_ids", document_ids, 2)
+    check_integer_tensor("document_ids", document_ids)
+    check_rank("document_ids", document_ids, 2)
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
@@ -161,19 +163,21 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     for number, mask in enumerate(masks):
         if mask is None:
             continue
-        need_bool_tensor(f"masks[{number}]", mask)
+        check_bool_tensor(f"masks[{number}]", mask)
         combined = mask if combined is None else _both(combined, mask, f"masks[{number}]")
     return combined
 
 
 def _both(first: Tensor, second: Tensor, name: str) -> Tensor:
     if first.ndim != second.ndim and 2 not in (first.ndim, second.ndim):
-        raise complain(ValueError, name, f"shape {shape_of(second)}", f"2 or {first.ndim} axes")
+        raise argument_error(
+            ValueError, name, f"shape {shape_of(second)}", f"2 or {first.ndim} axes"
+        )
     try:
         return first & second
     except RuntimeError:
         wanted = f"a shape that broadcasts with {shape_of(first)}"
-        raise complain(ValueError, name, f"shape {shape_of(second)}", wanted) from None
+        raise argument_error(ValueError, name, f"shape {shape_of(second)}", wanted) from None
 
 
 def masked_softmax(
@@ -190,22 +194,22 @@ def masked_softmax(
     Raises: TypeError for a mask that is not boolean; ValueError for one that does not fit.
     Source: Vaswani et al. 2017, section 3.2.3, for -inf before the softmax; empty rows: chapter 4.
     """
-    need_float_tensor("scores", scores)
+    check_float_tensor("scores", scores)
     if allowed is None:
         return torch.softmax(scores, dim=-1)
-    need_mask("allowed", allowed, tuple(scores.shape))
+    check_mask("allowed", allowed, tuple(scores.shape))
     empty = ~allowed.any(dim=-1, keepdim=True)
     filled = scores.masked_fill(~allowed, float("-inf")).masked_fill(empty, 0.0)
     return torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)
 
 
-def need_mask(argument: str, mask: object, scores_shape: tuple[int, ...]) -> None:
+def check_mask(argument: str, mask: object, scores_shape: tuple[int, ...]) -> None:
     """Raise unless `mask` is boolean and fits scores of this shape, by rank and by size."""
-    need_bool_tensor(argument, mask)
-    need_scores_shape(argument, mask, scores_shape)
+    check_bool_tensor(argument, mask)
+    check_scores_shape(argument, mask, scores_shape)
 
 
-def need_scores_shape(argument: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
+def check_scores_shape(argument: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
     """Raise ValueError unless the tensor has rank 2 or the scores' rank and broadcasts to them."""
     fits = tensor.ndim in (2, len(scores_shape)) and all(
         own in (1, size)
@@ -213,4 +217,4 @@ def need_scores_shape(argument: str, tensor: Tensor, scores_shape: tuple[int, ..
     )
     if not fits:
         wanted = f"(L, S) = {scores_shape[-2:]} or a shape that broadcasts to {scores_shape}"
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", wanted)
+        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)

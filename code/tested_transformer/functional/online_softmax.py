@@ -15,15 +15,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import complain, need_bool, need_count, need_float_tensor, shape_of
+from ..errors import argument_error, check_bool, check_count, check_float_tensor, shape_of
 
 __all__ = [
     "Partial",
-    "finish",
+    "empty_state",
     "merge",
-    "nothing",
+    "normalize",
     "online_softmax",
-    "summarize",
+    "partial_softmax",
     "tile_kinds",
     "tiled_attention",
     "tiled_gradients",
@@ -41,10 +41,10 @@ class Partial(NamedTuple):
 
     maximum: Float[Tensor, "*batch L"]
     total: Float[Tensor, "*batch L"]
-    mixed: Float[Tensor, "*batch L dv"]
+    accumulator: Float[Tensor, "*batch L dv"]
 
 
-def nothing(rows: Float[Tensor, "*batch L x"], width: int) -> Partial:
+def empty_state(rows: Float[Tensor, "*batch L x"], width: int) -> Partial:
     """What is kept of no keys: merging it changes nothing.
 
     Shapes: rows (*batch, L, x), of which only the shape and the dtype count; width: dv.
@@ -53,7 +53,9 @@ def nothing(rows: Float[Tensor, "*batch L x"], width: int) -> Partial:
     return Partial(zeros - math.inf, zeros, rows.new_zeros(*rows.shape[:-1], width))
 
 
-def summarize(scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch S dv"]) -> Partial:
+def partial_softmax(
+    scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch S dv"]
+) -> Partial:
     """What has to be kept of these keys; a hidden key has the score -inf.
 
     Shapes: scores (*batch, L, S), value (*batch, S, dv), S at least 1.
@@ -81,8 +83,10 @@ def merge(first: Partial, second: Partial) -> Partial:
     maximum = torch.maximum(first.maximum, second.maximum)
     shrink = [torch.exp(part.maximum - finite(maximum)) for part in (first, second)]
     total = first.total * shrink[0] + second.total * shrink[1]
-    mixed = first.mixed * shrink[0][..., None] + second.mixed * shrink[1][..., None]
-    return Partial(maximum, total, mixed)
+    accumulator = (
+        first.accumulator * shrink[0][..., None] + second.accumulator * shrink[1][..., None]
+    )
+    return Partial(maximum, total, accumulator)
 
 
 def finite(maximum: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -96,7 +100,7 @@ def finite(maximum: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     return maximum.masked_fill(maximum == -math.inf, 0.0)
 
 
-def finish(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
+def normalize(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
     """The output, divided at last, and the log-sum-exp; an empty row: 0 and +inf.
 
     The logarithm of an empty sum is -inf; +inf is stored, as the kernels do, because exp(score - lse)
@@ -108,7 +112,7 @@ def finish(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "
     empty = part.total == 0
     total = part.total.masked_fill(empty, 1.0)
     lse = (part.maximum + total.log()).masked_fill(empty, math.inf)
-    return part.mixed / total[..., None], lse
+    return part.accumulator / total[..., None], lse
 
 
 def online_softmax(
@@ -126,18 +130,18 @@ def online_softmax(
     >>> online_softmax(scores, value, tile=1)[0].tolist()
     [[4.0]]
     """
-    _need_pair("scores", scores, "value", value, -1)
-    need_count("tile", tile)
+    _check_pair("scores", scores, "value", value, -1)
+    check_count("tile", tile)
     dtype = scores.dtype
     scores, value = _wide(scores, value)
-    state = nothing(scores, value.shape[-1])
-    for at in cut(scores.shape[-1], tile):
-        state = merge(state, summarize(scores[..., at], value[..., at, :]))
-    output, lse = finish(state)
+    state = empty_state(scores, value.shape[-1])
+    for at in tiles(scores.shape[-1], tile):
+        state = merge(state, partial_softmax(scores[..., at], value[..., at, :]))
+    output, lse = normalize(state)
     return output.to(dtype), lse
 
 
-def cut(length: int, tile: int) -> Iterator[slice]:
+def tiles(length: int, tile: int) -> Iterator[slice]:
     """Slices of `tile` places; the last is shorter where the length is no multiple.
 
     >>> [(at.start, at.stop) for at in cut(5, 2)]
@@ -166,15 +170,15 @@ def tiled_attention(
         differ, a tile that is no count.
     Source: Dao 2023, algorithm 1.
     """
-    _need_call(query, key, value, tile, causal)
+    _check_call(query, key, value, tile, causal)
     length, keys, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
     kinds = tile_kinds(length, keys, rows=tile, cols=tile, causal=causal)
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
     lse = query.new_empty(query.shape[:-1], dtype=_wide_dtype(query))
-    for n, rows in enumerate(cut(length, tile)):
+    for n, rows in enumerate(tiles(length, tile)):
         q = query[..., rows, :].to(lse.dtype) * scale
-        state = nothing(q, value.shape[-1])
-        for m, cols in enumerate(cut(keys, tile)):
+        state = empty_state(q, value.shape[-1])
+        for m, cols in enumerate(tiles(keys, tile)):
             if kinds[n, m] == SKIPPED:
                 continue
             k, v = key[..., cols, :].to(lse.dtype), value[..., cols, :].to(lse.dtype)
@@ -182,8 +186,8 @@ def tiled_attention(
             if causal and kinds[n, m] == MASKED:
                 future = ahead(rows, cols, keys - length) < 0
                 scores = scores.masked_fill(future, -math.inf)
-            state = merge(state, summarize(scores, v))
-        output[..., rows, :], lse[..., rows] = finish(state)
+            state = merge(state, partial_softmax(scores, v))
+        output[..., rows, :], lse[..., rows] = normalize(state)
     return output, lse
 
 
@@ -207,15 +211,15 @@ def tiled_gradients(
     Raises: as `tiled_attention`.
     Source: Dao 2023, algorithm 2.
     """
-    _need_call(query, key, value, tile, causal)
+    _check_call(query, key, value, tile, causal)
     length, keys, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
     kinds = tile_kinds(length, keys, rows=tile, cols=tile, causal=causal)
     dtype = query.dtype
     query, key, value, output, gradient = _wide(query, key, value, output, gradient)
     by_query, by_key, by_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
     delta = (gradient * output).sum(-1, keepdim=True)  # *batch L 1
-    for n, rows in enumerate(cut(length, tile)):
-        for m, cols in enumerate(cut(keys, tile)):
+    for n, rows in enumerate(tiles(length, tile)):
+        for m, cols in enumerate(tiles(keys, tile)):
             if kinds[n, m] == SKIPPED:
                 continue
             scores = query[..., rows, :] @ key[..., cols, :].mT * scale
@@ -259,10 +263,10 @@ def tile_kinds(
     [[1, 0], [2, 1]]
     """
     for name, count, least in (("length", length, 0), ("keys", keys, 0), ("rows", rows, 1)):
-        need_count(name, count, least)
-    need_count("cols", cols)
+        check_count(name, count, least)
+    check_count("cols", cols)
     if window is not None:
-        need_count("window", window)
+        check_count("window", window)
     past = math.inf if window is None else window - 1  # a key may lie so far back
     future = 0 if causal else -past  # and no farther ahead than this
     kinds = np.full((-(-length // rows), -(-keys // cols)), FULL)
@@ -285,24 +289,24 @@ def _wide(*tensors: Tensor) -> list[Tensor]:
     return [tensor.to(_wide_dtype(tensor)) for tensor in tensors]
 
 
-def _need_pair(first: str, a: Tensor, second: str, b: Tensor, axis: int) -> None:
+def _check_pair(first: str, a: Tensor, second: str, b: Tensor, axis: int) -> None:
     """Floats of one dtype and rank, and as many keys in a's axis as in b's next to last."""
     for name, tensor in ((first, a), (second, b)):
-        need_float_tensor(name, tensor)
+        check_float_tensor(name, tensor)
         if tensor.ndim < 2:
-            raise complain(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
+            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
     if a.dtype != b.dtype:
-        raise complain(TypeError, second, b.dtype, f"{first}'s dtype {a.dtype}")
+        raise argument_error(TypeError, second, b.dtype, f"{first}'s dtype {a.dtype}")
     if a.shape[:-2] != b.shape[:-2] or a.shape[axis] != b.shape[-2]:
         wanted = f"the batch axes {tuple(a.shape[:-2])} and {a.shape[axis]} keys"
-        raise complain(ValueError, second, f"shape {shape_of(b)}", wanted)
+        raise argument_error(ValueError, second, f"shape {shape_of(b)}", wanted)
 
 
-def _need_call(query: Tensor, key: Tensor, value: Tensor, tile: int, causal: bool) -> None:
-    _need_pair("key", key, "value", value, -2)
-    need_float_tensor("query", query)
+def _check_call(query: Tensor, key: Tensor, value: Tensor, tile: int, causal: bool) -> None:
+    _check_pair("key", key, "value", value, -2)
+    check_float_tensor("query", query)
     if query.shape[-1] != key.shape[-1] or query.shape[:-2] != key.shape[:-2]:
         wanted = f"the batch axes {tuple(query.shape[:-2])} and head size {query.shape[-1]}"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
-    need_count("tile", tile)
-    need_bool("causal", causal)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
+    check_count("tile", tile)
+    check_bool("causal", causal)

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ..errors import (
     BackendError,
-    complain,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
-    need_rank,
+    argument_error,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_rank,
 )
 from .attention import attention
 from .backends import flash
-from .inputs import Call, check_call
+from .inputs import AttentionInputs, check_call
 
 __all__ = ["packed_attention"]
 
@@ -52,22 +52,22 @@ def packed_attention(
     """
     cu_seqlens_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_float_tensor(name, tensor)
-        need_rank(name, tensor, 3)
+        check_float_tensor(name, tensor)
+        check_rank(name, tensor, 3)
     options = {"causal": causal, "window": window, "scale": scale, "dropout_p": dropout_p}
     batched = [t.transpose(0, 1)[None] for t in (query, key, value)]  # 1 H T d
     call = check_call(
         *batched, mask=None, bias=None, key_lengths=None, alibi_slopes=None, return_weights=False,
         **options,
     )  # fmt: skip
-    _need_starts("cu_seqlens", cu_seqlens, query)
-    _need_starts("cu_seqlens_k", cu_seqlens_k, key)
+    _check_starts("cu_seqlens", cu_seqlens, query)
+    _check_starts("cu_seqlens_k", cu_seqlens_k, key)
     if len(cu_seqlens) != len(cu_seqlens_k):
         wanted = f"as many documents as cu_seqlens, {len(cu_seqlens) - 1}"
-        raise complain(ValueError, "cu_seqlens_k", f"{len(cu_seqlens_k) - 1}", wanted)
+        raise argument_error(ValueError, "cu_seqlens_k", f"{len(cu_seqlens_k) - 1}", wanted)
     if max_length is not None:
-        need_count("max_length", max_length, least=0)
-    reason = flash.missing() or flash.refusal_of_tensors(query, value)
+        check_count("max_length", max_length, least=0)
+    reason = flash.missing() or flash.unsupported_tensors(query, value)
     if backend == "flash" and reason:
         raise BackendError(f'backend "flash": {reason}')
     if backend == "flash" or (backend == "auto" and reason is None):
@@ -90,7 +90,9 @@ def _by_document(
     return torch.cat(parts) if parts else torch.empty_like(query)
 
 
-def _by_flash(call: Call, starts: Tensor, key_starts: Tensor, max_length: int | None) -> Tensor:
+def _by_flash(
+    call: AttentionInputs, starts: Tensor, key_starts: Tensor, max_length: int | None
+) -> Tensor:
     """One kernel for all documents."""
     longest = [max_length or int(s.diff().max()) if len(s) > 1 else 0 for s in (starts, key_starts)]
     output = flash.flash(
@@ -100,14 +102,14 @@ def _by_flash(call: Call, starts: Tensor, key_starts: Tensor, max_length: int | 
     return output[0].transpose(0, 1)
 
 
-def _need_starts(name: str, starts: Tensor, packed: Tensor) -> None:
-    need_integer_tensor(name, starts)
-    need_rank(name, starts, 1)
+def _check_starts(name: str, starts: Tensor, packed: Tensor) -> None:
+    check_integer_tensor(name, starts)
+    check_rank(name, starts, 1)
     if starts.numel() == 0:
-        raise complain(ValueError, name, "no number", "0, and where each document ends")
+        raise argument_error(ValueError, name, "no number", "0, and where each document ends")
     if starts.device.type != "cpu" or torch.compiler.is_compiling():
         return  # reading values on a GPU would wait for it
     numbers = starts.tolist()
     if numbers[0] != 0 or numbers[-1] != len(packed) or sorted(numbers) != numbers:
         wanted = f"rising numbers from 0 to {len(packed)}"
-        raise complain(ValueError, name, numbers, wanted)
+        raise argument_error(ValueError, name, numbers, wanted)

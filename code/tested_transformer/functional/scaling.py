@@ -8,7 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import complain, need_count, need_float_tensor, need_number, need_positive, shape_of
+from ..errors import (
+    argument_error,
+    check_count,
+    check_float_tensor,
+    check_number,
+    check_positive,
+    shape_of,
+)
 
 __all__ = [
     "entropy",
@@ -38,8 +45,8 @@ def softmax(
     >>> softmax(torch.tensor([1000.0, 1000.0])).tolist()
     [0.5, 0.5]
     """
-    _need_row("scores", scores)
-    need_positive("temperature", temperature)
+    _check_row("scores", scores)
+    check_positive("temperature", temperature)
     if scores.shape[-1] == 0:  # a row of nothing has no maximum
         return scores.clone()
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -60,7 +67,7 @@ def softmax_jacobian(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batc
     >>> softmax_jacobian(torch.tensor([0.5, 0.5])).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]
     """
-    _need_row("weights", weights)
+    _check_row("weights", weights)
     return torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
 
 
@@ -71,7 +78,7 @@ def entropy(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
     Raises: as softmax_jacobian.
     Source: Shannon 1948.
     """
-    _need_row("weights", weights)
+    _check_row("weights", weights)
     return torch.special.entr(weights).sum(dim=-1)  # -p log p, and 0 at p = 0
 
 
@@ -98,10 +105,12 @@ def score_gap(weight: float, num_keys: int) -> float:
     >>> round(score_gap(0.9, 10), 2)
     4.39
     """
-    need_number("weight", weight)
+    check_number("weight", weight)
     if not 0 < weight < 1:
-        raise complain(ValueError, "weight", weight, "a weight between 0 and 1, ends excluded")
-    need_count("num_keys", num_keys, least=2)
+        raise argument_error(
+            ValueError, "weight", weight, "a weight between 0 and 1, ends excluded"
+        )
+    check_count("num_keys", num_keys, least=2)
     return math.log(weight / (1 - weight)) + math.log(num_keys - 1)
 
 
@@ -121,19 +130,19 @@ def scaled_scores(
         a scale that is not finite.
     Source: Vaswani et al. 2017, section 3.2.1.
     """
-    _need_row("query", query)
-    _need_row("key", key)
+    _check_row("query", query)
+    _check_row("key", key)
     if query.dtype != key.dtype:
-        raise complain(TypeError, "key", key.dtype, f"query's dtype {query.dtype}")
+        raise argument_error(TypeError, "key", key.dtype, f"query's dtype {query.dtype}")
     if query.ndim < 2 or query.shape[-1] == 0:
         wanted = "at least 2 axes and a head size of at least 1"
-        raise complain(ValueError, "query", f"shape {shape_of(query)}", wanted)
+        raise argument_error(ValueError, "query", f"shape {shape_of(query)}", wanted)
     same = (*key.shape[:-2], key.shape[-1]) == (*query.shape[:-2], query.shape[-1])
     if key.ndim != query.ndim or not same:
         wanted = f"query's batch axes and head size, {shape_of(query)} with another length"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    need_number("scale", scale)
+    check_number("scale", scale)
     return (query * scale) @ key.mT
 
 
@@ -145,12 +154,12 @@ def fold_scale(weight: Float[Tensor, "*shape"], d_head: int) -> Float[Tensor, "*
     Source: T5 (Raffel et al. 2020) as implemented in Mesh TensorFlow, whose initial W_Q is smaller
         by this factor.
     """
-    need_float_tensor("weight", weight)
-    need_count("d_head", d_head)
+    check_float_tensor("weight", weight)
+    check_count("d_head", d_head)
     return weight / math.sqrt(d_head)
 
 
-def _need_row(argument: str, value: Tensor) -> None:
-    need_float_tensor(argument, value)
+def _check_row(argument: str, value: Tensor) -> None:
+    check_float_tensor(argument, value)
     if value.ndim == 0:
-        raise complain(ValueError, argument, "shape ()", "at least 1 axis")
+        raise argument_error(ValueError, argument, "shape ()", "at least 1 axis")

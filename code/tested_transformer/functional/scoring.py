@@ -12,17 +12,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
-    need_number,
-    need_positive,
-    need_probability,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_number,
+    check_positive,
+    check_probability,
     shape_of,
 )
-from .masks import combine_masks, masked_softmax, need_mask
+from .masks import check_mask, combine_masks, masked_softmax
 
 __all__ = [
     "additive_scores",
@@ -59,9 +59,9 @@ def dot_scores(
     >>> dot_scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), scale=1.0)
     tensor([[11.]])
     """
-    need_pair(query, key, same_size=True)
+    check_pair(query, key, same_size=True)
     if scale is not None:
-        need_number("scale", scale)
+        check_number("scale", scale)
     query, key = wide(query, key)
     return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)  # *batch L S
 
@@ -77,8 +77,8 @@ def bilinear_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, section 3.1, "general".
     """
-    need_pair(query, key)
-    need_weight("weight", weight, (query.shape[-1], key.shape[-1]), query)
+    check_pair(query, key)
+    check_weight("weight", weight, (query.shape[-1], key.shape[-1]), query)
     query, key, weight = wide(query, key, weight)
     return query @ weight @ key.mT  # *batch L S
 
@@ -100,11 +100,11 @@ def additive_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Bahdanau et al. 2015, appendix A.1.2.
     """
-    need_pair(query, key)
-    need_axes("w_v", w_v, 1)
-    need_weight("w_query", w_query, (w_v.shape[0], query.shape[-1]), query)
-    need_weight("w_key", w_key, (w_v.shape[0], key.shape[-1]), query)
-    need_alike("w_v", w_v, query)
+    check_pair(query, key)
+    check_axes("w_v", w_v, 1)
+    check_weight("w_query", w_query, (w_v.shape[0], query.shape[-1]), query)
+    check_weight("w_key", w_key, (w_v.shape[0], key.shape[-1]), query)
+    check_alike("w_v", w_v, query)
     query, key, w_query, w_key, w_v = wide(query, key, w_query, w_key, w_v)
     projected_query = (query @ w_query.mT).unsqueeze(-2)  # *batch L 1 hidden
     projected_key = (key @ w_key.mT).unsqueeze(-3)  # *batch 1 S hidden
@@ -120,9 +120,9 @@ def location_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, equation 8, "location".
     """
-    need_sequence("query", query)
-    need_axes("weight", weight, 2)
-    need_weight("weight", weight, (weight.shape[0], query.shape[-1]), query)
+    check_sequence("query", query)
+    check_axes("weight", weight, 2)
+    check_weight("weight", weight, (weight.shape[0], query.shape[-1]), query)
     query, weight = wide(query, weight)
     return query @ weight.mT  # *batch L S
 
@@ -141,12 +141,12 @@ def content_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Graves et al. 2014, equations 5 and 6.
     """
-    need_pair(query, key, same_size=True)
+    check_pair(query, key, same_size=True)
     if isinstance(sharpness, Tensor):
-        need_weight("sharpness", sharpness, tuple(query.shape[:-1]), query)
+        check_weight("sharpness", sharpness, tuple(query.shape[:-1]), query)
         sharpness = sharpness.unsqueeze(-1)  # *batch L 1
     else:
-        need_positive("sharpness", sharpness)
+        check_positive("sharpness", sharpness)
     query, key = (direction(vectors) for vectors in wide(query, key))
     return query @ key.mT * sharpness  # *batch L S
 
@@ -174,11 +174,11 @@ def gaussian_scores(
     >>> gaussian_scores(torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0]]), bandwidth=1.0)
     tensor([[-0.5000, -2.0000]])
     """
-    need_pair(query, key, same_size=True)
+    check_pair(query, key, same_size=True)
     if isinstance(bandwidth, Tensor):
-        need_weight("bandwidth", bandwidth, (), query)
+        check_weight("bandwidth", bandwidth, (), query)
     else:
-        need_positive("bandwidth", bandwidth)
+        check_positive("bandwidth", bandwidth)
     query, key = wide(query, key)
     difference = (query.unsqueeze(-2) - key.unsqueeze(-3)) / bandwidth  # *batch L S d
     return -difference.square().sum(-1) / 2  # *batch L S
@@ -206,9 +206,9 @@ def attend(
     Raises: TypeError or ValueError that name the argument.
     Source: Bahdanau et al. 2015, equations 5 and 6.
     """
-    need_scores_and_value(scores, value, allowed)
-    need_probability("dropout_p", dropout_p)
-    need_bool("return_weights", return_weights)
+    check_scores_and_value(scores, value, allowed)
+    check_probability("dropout_p", dropout_p)
+    check_bool("return_weights", return_weights)
     dtype = torch.promote_types(wide(scores)[0].dtype, value.dtype)
     weights = masked_softmax(scores.to(dtype), allowed)  # *batch L S
     if dropout_p > 0:
@@ -244,15 +244,15 @@ def visible(
     Raises: TypeError or ValueError that name the argument.
     """
     if mask is not None:
-        need_mask("mask", mask, tuple(scores.shape))
+        check_mask("mask", mask, tuple(scores.shape))
     if key_lengths is None:
         return mask
-    need_integer_tensor("key_lengths", key_lengths)
+    check_integer_tensor("key_lengths", key_lengths)
     if key_lengths.shape not in (scores.shape[:1], scores.shape[:2]):
         wanted = f"(B,) or (B, L) = {tuple(scores.shape[:2])}"
-        raise complain(ValueError, "key_lengths", f"shape {shape_of(key_lengths)}", wanted)
+        raise argument_error(ValueError, "key_lengths", f"shape {shape_of(key_lengths)}", wanted)
     if key_lengths.numel() and int(key_lengths.min()) < 0:
-        raise complain(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
+        raise argument_error(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
     places = torch.arange(scores.shape[-1], device=scores.device)
     lengths = key_lengths if key_lengths.ndim == 2 else key_lengths[:, None]  # B L, or B 1
     return combine_masks(places < lengths.unsqueeze(-1), mask)
@@ -278,8 +278,8 @@ def hard_attention(
     Raises: TypeError or ValueError that name the argument.
     Source: Xu et al. 2015, section 4.1.
     """
-    need_scores_and_value(scores, value, allowed)
-    need_bool("sample", sample)
+    check_scores_and_value(scores, value, allowed)
+    check_bool("sample", sample)
     weights = masked_softmax(wide(scores)[0].detach(), allowed)  # *batch L S
     empty = weights.sum(-1) == 0  # *batch L
     if not scores.shape[-1]:
@@ -324,15 +324,15 @@ def reinforce_loss(
     Raises: TypeError or ValueError that name the argument.
     Source: Williams 1992, theorem 1; Xu et al. 2015, section 4.1.
     """
-    need_scores(scores, allowed)
-    need_integer_tensor("choice", choice)
+    check_scores(scores, allowed)
+    check_integer_tensor("choice", choice)
     for name, tensor in (("choice", choice), ("cost", cost)):
-        need_per_query(name, tensor, scores)
-    need_float_tensor("cost", cost)
+        check_per_query(name, tensor, scores)
+    check_float_tensor("cost", cost)
     if isinstance(baseline, Tensor):
-        need_per_query("baseline", baseline, scores)
+        check_per_query("baseline", baseline, scores)
     else:
-        need_number("baseline", baseline)
+        check_number("baseline", baseline)
     (scores,) = wide(scores)
     if allowed is not None:
         empty = ~allowed.any(-1, keepdim=True)
@@ -358,11 +358,11 @@ def predicted_centers(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, equation 9, "local-p".
     """
-    need_sequence("query", query)
-    need_axes("v_p", v_p, 1)
-    need_weight("w_p", w_p, (v_p.shape[0], query.shape[-1]), query)
-    need_alike("v_p", v_p, query)
-    need_count("num_keys", num_keys, least=0)
+    check_sequence("query", query)
+    check_axes("v_p", v_p, 1)
+    check_weight("w_p", w_p, (v_p.shape[0], query.shape[-1]), query)
+    check_alike("v_p", v_p, query)
+    check_count("num_keys", num_keys, least=0)
     query, w_p, v_p = wide(query, w_p, v_p)
     return num_keys * torch.sigmoid(torch.tanh(query @ w_p.mT) @ v_p)
 
@@ -379,9 +379,9 @@ def local_window(
     >>> local_window(torch.tensor([0.0, 2.0]), 4, half_width=1).int().tolist()
     [[1, 1, 0, 0], [0, 1, 1, 1]]
     """
-    need_float_tensor("centers", centers)
-    need_count("num_keys", num_keys, least=0)
-    need_count("half_width", half_width)
+    check_float_tensor("centers", centers)
+    check_count("num_keys", num_keys, least=0)
+    check_count("half_width", half_width)
     places = torch.arange(num_keys, device=centers.device)
     return (places - centers.unsqueeze(-1)).abs() <= half_width
 
@@ -404,10 +404,10 @@ def local_weights(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, section 3.2 and equation 10.
     """
-    need_scores(scores, allowed)
-    need_float_tensor("centers", centers)
-    need_per_query("centers", centers, scores)
-    need_bool("gaussian", gaussian)
+    check_scores(scores, allowed)
+    check_float_tensor("centers", centers)
+    check_per_query("centers", centers, scores)
+    check_bool("gaussian", gaussian)
     scores, centers = wide(scores, centers)
     window = local_window(centers, scores.shape[-1], half_width)
     weights = masked_softmax(scores, combine_masks(window, allowed))  # *batch L S
@@ -426,88 +426,90 @@ def wide(*tensors: Tensor) -> list[Tensor]:
     return [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
 
 
-def need_axes(argument: str, tensor: object, axes: int) -> None:
+def check_axes(argument: str, tensor: object, axes: int) -> None:
     """Raise unless this is a floating point tensor with that many axes."""
-    need_float_tensor(argument, tensor)
+    check_float_tensor(argument, tensor)
     if tensor.ndim != axes:
         wanted = f"{axes} axis" if axes == 1 else f"{axes} axes"
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", wanted)
+        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)
 
 
-def need_sequence(argument: str, tensor: object) -> None:
+def check_sequence(argument: str, tensor: object) -> None:
     """Raise unless this is a floating point tensor (*batch, length, size) with a size above 0."""
-    need_float_tensor(argument, tensor)
+    check_float_tensor(argument, tensor)
     if tensor.ndim < 2:
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", "at least 2 axes")
+        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", "at least 2 axes")
     if tensor.shape[-1] == 0:
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", "vectors of at least 1")
+        raise argument_error(
+            ValueError, argument, f"shape {shape_of(tensor)}", "vectors of at least 1"
+        )
 
 
-def need_alike(argument: str, tensor: object, query: Tensor) -> None:
+def check_alike(argument: str, tensor: object, query: Tensor) -> None:
     """Raise unless this is a tensor of the query's dtype, on its device."""
-    need_float_tensor(argument, tensor)
+    check_float_tensor(argument, tensor)
     if tensor.dtype != query.dtype:
-        raise complain(TypeError, argument, tensor.dtype, f"query's dtype {query.dtype}")
+        raise argument_error(TypeError, argument, tensor.dtype, f"query's dtype {query.dtype}")
     if tensor.device != query.device:
-        raise complain(ValueError, argument, tensor.device, f"query's device {query.device}")
+        raise argument_error(ValueError, argument, tensor.device, f"query's device {query.device}")
 
 
-def need_weight(argument: str, tensor: object, shape: tuple[int, ...], query: Tensor) -> None:
+def check_weight(argument: str, tensor: object, shape: tuple[int, ...], query: Tensor) -> None:
     """Raise unless this is a tensor of that shape, and of the query's dtype and device."""
-    need_alike(argument, tensor, query)
+    check_alike(argument, tensor, query)
     if tuple(tensor.shape) != shape:
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", f"shape {shape}")
+        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", f"shape {shape}")
 
 
-def need_pair(query: object, key: object, *, same_size: bool = False) -> None:
+def check_pair(query: object, key: object, *, same_size: bool = False) -> None:
     """Raise unless query and key are sequences of one dtype and device with equal batch axes."""
-    need_sequence("query", query)
-    need_sequence("key", key)
-    need_alike("key", key, query)
+    check_sequence("query", query)
+    check_sequence("key", key)
+    check_alike("key", key, query)
     if key.shape[:-2] != query.shape[:-2]:
         wanted = f"query's batch axes {tuple(query.shape[:-2])}"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     if same_size and key.shape[-1] != query.shape[-1]:
         wanted = f"query's size {query.shape[-1]} in the last axis"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
 
 
-def need_batch(query: object, key: object, value: object, query_size: int, key_size: int) -> None:
+def check_batch(query: object, key: object, value: object, query_size: int, key_size: int) -> None:
     """Raise unless query, key and value have three axes and the module's sizes, a value a key."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_axes(name, tensor, 3)
+        check_axes(name, tensor, 3)
     for name, tensor, size in (("query", query, query_size), ("key", key, key_size)):
         if tensor.shape[-1] != size:
             wanted = f"size {size} in the last axis"
-            raise complain(ValueError, name, f"shape {shape_of(tensor)}", wanted)
-    need_alike("value", value, query)
+            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", wanted)
+    check_alike("value", value, query)
     if value.shape[:-1] != key.shape[:-1]:
         wanted = f"key's batch axes and length {tuple(key.shape[:-1])}"
-        raise complain(ValueError, "value", f"shape {shape_of(value)}", wanted)
+        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
 
 
-def need_scores(scores: object, allowed: object) -> None:
+def check_scores(scores: object, allowed: object) -> None:
     """Raise unless scores are floating point (*batch, L, S), with a mask that fits or None."""
-    need_float_tensor("scores", scores)
+    check_float_tensor("scores", scores)
     if scores.ndim < 2:
-        raise complain(ValueError, "scores", f"shape {shape_of(scores)}", "at least 2 axes")
+        raise argument_error(ValueError, "scores", f"shape {shape_of(scores)}", "at least 2 axes")
     if allowed is not None:
-        need_mask("allowed", allowed, tuple(scores.shape))
+        check_mask("allowed", allowed, tuple(scores.shape))
 
 
-def need_scores_and_value(scores: object, value: object, allowed: object) -> None:
+def check_scores_and_value(scores: object, value: object, allowed: object) -> None:
     """Raise unless there is a value for each score, and a mask that fits or None."""
-    need_scores(scores, allowed)
-    need_float_tensor("value", value)
+    check_scores(scores, allowed)
+    check_float_tensor("value", value)
     wanted = (*scores.shape[:-2], scores.shape[-1])
     if tuple(value.shape[:-1]) != wanted:
-        raise complain(ValueError, "value", f"shape {shape_of(value)}", f"({wanted}, dv)")
+        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", f"({wanted}, dv)")
     if value.device != scores.device:
-        raise complain(ValueError, "value", value.device, f"scores' device {scores.device}")
+        raise argument_error(ValueError, "value", value.device, f"scores' device {scores.device}")
 
 
-def need_per_query(argument: str, tensor: object, scores: Tensor) -> None:
+def check_per_query(argument: str, tensor: object, scores: Tensor) -> None:
     """Raise ValueError unless the tensor has one entry for each row of scores."""
     if tensor.shape != scores.shape[:-1]:
         wanted = f"one entry a query: {tuple(scores.shape[:-1])}"
-        raise complain(ValueError, argument, f"shape {shape_of(tensor)}", wanted)
+        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)

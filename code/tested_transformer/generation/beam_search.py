@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..data import EOS, PAD, pad
 from ..errors import (
-    complain,
-    need_count,
-    need_number,
+    argument_error,
+    check_count,
+    check_number,
 )
-from .decoding import Generated, need_start
-from .decoding_state import Session
+from .decoding import Generated, check_start
+from .decoding_state import DecodingState
 
 __all__ = ["beam_search"]
 
@@ -57,7 +57,7 @@ class _Beams:
 
 @torch.no_grad()
 def beam_search(
-    session: Session,
+    state: DecodingState,
     start: Int[Tensor, "B L"],
     *,
     num_beams: int,
@@ -76,14 +76,14 @@ def beam_search(
     Raises: TypeError or ValueError that name the argument.
     Source: Wu et al. 2016, section 7, with the length penalty of transformers.
     """
-    need_start(start)
+    check_start(start)
     for name, count in (("num_beams", num_beams), ("max_new", max_new)):
-        need_count(name, count)
-    need_number("length_penalty", length_penalty)
-    logits = session.feed(start)  # B V
+        check_count(name, count)
+    check_number("length_penalty", length_penalty)
+    logits = state.feed(start)  # B V
     if 2 * num_beams > logits.shape[-1]:
         wanted = f"at most half of the {logits.shape[-1]} words"
-        raise complain(ValueError, "num_beams", num_beams, wanted)
+        raise argument_error(ValueError, "num_beams", num_beams, wanted)
     searches = [_Beams(num_beams, max_new, length_penalty, eos) for _ in start]
     scores = torch.zeros(len(start), 1, device=start.device)  # B K: log-probabilities
     for length in range(1, max_new + 1):
@@ -93,8 +93,8 @@ def beam_search(
         if length == max_new or all(search.done for search in searches):
             break
         rows, words = _rows_and_words(searches, scores.shape[1])
-        session.select(torch.tensor(rows, device=start.device))
-        logits = session.feed(torch.tensor(words, device=start.device))
+        state.reorder(torch.tensor(rows, device=start.device))
+        logits = state.feed(torch.tensor(words, device=start.device))
         scores = torch.tensor([search.scores for search in searches], device=start.device)
     best = [search.ended[0] for search in searches]
     tokens = pad([words for _, words in best], value=padding).to(start.device)

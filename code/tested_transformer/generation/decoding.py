@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..data import EOS, PAD, Vocabulary
 from ..errors import (
-    complain,
-    need_count,
-    need_integer_tensor,
-    need_rank,
+    argument_error,
+    check_count,
+    check_integer_tensor,
+    check_rank,
     shape_of,
 )
-from .decoding_state import Session
+from .decoding_state import DecodingState
 from .sampling import GREEDY, Sampling
 
 __all__ = ["Generated", "generate"]
@@ -42,7 +42,7 @@ class Generated:
 
 @torch.no_grad()
 def generate(
-    session: Session,
+    state: DecodingState,
     start: Int[Tensor, "B L"],
     *,
     max_new: int,
@@ -56,27 +56,29 @@ def generate(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
-    need_start(start)
-    need_count("max_new", max_new)
-    said, logits = start, session.feed(start)
+    check_start(start)
+    check_count("max_new", max_new)
+    prefix_ids, logits = start, state.feed(start)
     scores = logits.new_zeros(len(start), dtype=torch.float32)
     done = torch.zeros(len(start), dtype=torch.bool, device=start.device)
     for count in range(1, max_new + 1):
-        word = sampling.choose(logits, said)  # B
+        word = sampling.choose(logits, prefix_ids)  # B
         gained = logits.float().log_softmax(-1).gather(1, word[:, None])[:, 0]
         scores = scores + gained.masked_fill(done, 0.0)
         word = word.masked_fill(done, padding)
-        said = torch.cat([said, word[:, None]], dim=1)
+        prefix_ids = torch.cat([prefix_ids, word[:, None]], dim=1)
         done = done if eos is None else done | (word == eos)
         if count == max_new or bool(done.all()):
             break
-        logits = session.feed(word[:, None])
-    return Generated(said[:, start.shape[1] :], scores)
+        logits = state.feed(word[:, None])
+    return Generated(prefix_ids[:, start.shape[1] :], scores)
 
 
-def need_start(start: Any) -> None:
+def check_start(start: Any) -> None:
     """Raise unless start is word numbers (B, L) with at least one row and one word."""
-    need_integer_tensor("start", start)
-    need_rank("start", start, 2)
+    check_integer_tensor("start", start)
+    check_rank("start", start, 2)
     if 0 in start.shape:
-        raise complain(ValueError, "start", f"shape {shape_of(start)}", "at least a row and a word")
+        raise argument_error(
+            ValueError, "start", f"shape {shape_of(start)}", "at least a row and a word"
+        )

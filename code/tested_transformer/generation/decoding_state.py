@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from ..layers.cache import DecoderCache
 from ..models.language_model import LanguageModel
 
-__all__ = ["Continuation", "Session", "Translation"]
+__all__ = ["CausalState", "DecodingState", "Seq2SeqState"]
 
 
 @runtime_checkable
-class Session(Protocol):
+class DecodingState(Protocol):
     """What `generate` and `beam_search` talk to: any model with a memory of what was said."""
 
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens; give the scores of the word after the last."""
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows, in this order; a row may come twice."""
 
 
-class Translation:
+class Seq2SeqState:
     """A session of an encoder-decoder model: the source is read once, then the target grows.
 
     The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`.
@@ -44,29 +44,31 @@ class Translation:
             self.memory = model.encode(source)  # B S D
         self.visible = model.padding(source)  # B 1 1 S, or None
         self.cache = model.new_cache() if cache else None
-        self.said: Tensor | None = None
+        self.prefix_ids: Tensor | None = None
 
     @torch.no_grad()
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens of the target; give the scores of the word after the last."""
         if self.cache is None:
-            self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
-            tokens = self.said
+            self.prefix_ids = (
+                tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
+            )
+            tokens = self.prefix_ids
         logits = self.model.decode(
             tokens, self.memory, memory_mask=self.visible, cache=self.cache
         )  # B L V
         return logits[:, -1]
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows, in this order."""
         self.memory = self.memory[rows]
         self.visible = None if self.visible is None else self.visible[rows]
         if self.cache is not None:
-            self.cache.select(rows)
-        self.said = None if self.said is None else self.said[rows]
+            self.cache.reorder(rows)
+        self.prefix_ids = None if self.prefix_ids is None else self.prefix_ids[rows]
 
 
-class Continuation:
+class CausalState:
     """A session of a language model: the prompt is fed first, then word after word.
 
     Rows of different lengths are padded on the left, so that every row goes on at the same place.
@@ -78,18 +80,20 @@ class Continuation:
     def __init__(self, model: LanguageModel, *, cache: bool = True) -> None:
         self.model = model
         self.cache: DecoderCache | None = model.new_cache() if cache else None
-        self.said: Tensor | None = None
+        self.prefix_ids: Tensor | None = None
 
     @torch.no_grad()
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens; give the scores of the word after the last."""
         if self.cache is None:
-            self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
-            tokens = self.said
+            self.prefix_ids = (
+                tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
+            )
+            tokens = self.prefix_ids
         return self.model(tokens, cache=self.cache)[:, -1]
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows, in this order."""
         if self.cache is not None:
-            self.cache.select(rows)
-        self.said = None if self.said is None else self.said[rows]
+            self.cache.reorder(rows)
+        self.prefix_ids = None if self.prefix_ids is None else self.prefix_ids[rows]

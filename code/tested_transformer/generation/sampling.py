@@ -10,55 +10,55 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import (
-    complain,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
-    need_number,
-    need_positive,
-    need_rank,
+    argument_error,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_number,
+    check_positive,
+    check_rank,
     shape_of,
 )
 
-__all__ = ["Sampling", "keep_top_k", "keep_top_p", "repeat_penalty"]
+__all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
 
 
-def repeat_penalty(
-    logits: Float[Tensor, "B V"], said: Int[Tensor, "B L"], penalty: float
+def repetition_penalty(
+    logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"], penalty: float
 ) -> Float[Tensor, "B V"]:
     """Make words that were said already less likely: divide a positive score, multiply a negative one.
 
-    Shapes: logits (B, V), said (B, L) -> (B, V). A penalty of 1 changes nothing.
+    Shapes: logits (B, V), prefix_ids (B, L) -> (B, V). A penalty of 1 changes nothing.
     Raises: TypeError or ValueError that name the argument.
     Source: Keskar et al. 2019 (CTRL), section 4.1.
 
-    >>> repeat_penalty(torch.tensor([[2.0, -1.0, 3.0]]), torch.tensor([[0, 1]]), 2.0).tolist()
+    >>> repetition_penalty(torch.tensor([[2.0, -1.0, 3.0]]), torch.tensor([[0, 1]]), 2.0).tolist()
     [[1.0, -2.0, 3.0]]
     """
-    need_logits(logits)
-    need_integer_tensor("said", said)
-    need_positive("penalty", penalty)
-    found = logits.gather(1, said)  # B L
-    return logits.scatter(1, said, torch.where(found > 0, found / penalty, found * penalty))
+    check_logits(logits)
+    check_integer_tensor("prefix_ids", prefix_ids)
+    check_positive("penalty", penalty)
+    found = logits.gather(1, prefix_ids)  # B L
+    return logits.scatter(1, prefix_ids, torch.where(found > 0, found / penalty, found * penalty))
 
 
-def keep_top_k(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
+def top_k_filter(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
     """Rule out all but the k likeliest words; ties with the k-th stay.
 
     Shapes: (B, V) -> (B, V), ruled out is -inf.
     Raises: TypeError or ValueError that name the argument.
     Source: Fan et al. 2018, section 5.4.
 
-    >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2).tolist()
+    >>> top_k_filter(torch.tensor([[1.0, 3.0, 2.0]]), 2).tolist()
     [[-inf, 3.0, 2.0]]
     """
-    need_logits(logits)
-    need_count("k", k)
+    check_logits(logits)
+    check_count("k", k)
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # B 1
     return logits.masked_fill(logits < least, float("-inf"))
 
 
-def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+def top_p_filter(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     """Rule out all but the smallest set of likeliest words that together have probability p.
 
     The likeliest word always stays.
@@ -67,13 +67,13 @@ def keep_top_p(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     Raises: TypeError or ValueError that name the argument.
     Source: Holtzman et al. 2020, section 3.1.
 
-    >>> (keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
+    >>> (top_p_filter(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
     [[1, 1, 0]]
     """
-    need_logits(logits)
-    need_number("p", p)
+    check_logits(logits)
+    check_number("p", p)
     if not 0 < p <= 1:
-        raise complain(ValueError, "p", p, "a probability above 0, at most 1")
+        raise argument_error(ValueError, "p", p, "a probability above 0, at most 1")
     ordered, words = logits.sort(dim=-1, descending=True, stable=True)
     probability = ordered.softmax(-1)
     before = probability.cumsum(-1) - probability  # what the likelier words have together
@@ -99,31 +99,35 @@ class Sampling:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        need_number("temperature", self.temperature)
+        check_number("temperature", self.temperature)
         if self.temperature < 0:
-            raise complain(ValueError, "temperature", self.temperature, "at least 0")
-        need_positive("repetition_penalty", self.repetition_penalty)
+            raise argument_error(ValueError, "temperature", self.temperature, "at least 0")
+        check_positive("repetition_penalty", self.repetition_penalty)
         if self.top_k is not None:
-            need_count("top_k", self.top_k)
+            check_count("top_k", self.top_k)
         if self.top_p is not None:
-            need_number("top_p", self.top_p)
+            check_number("top_p", self.top_p)
             if not 0 < self.top_p <= 1:
                 wanted = "a probability above 0, at most 1"
-                raise complain(ValueError, "top_p", self.top_p, wanted)
+                raise argument_error(ValueError, "top_p", self.top_p, wanted)
 
-    def shape(self, logits: Float[Tensor, "B V"], said: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
+    def shape(
+        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
+    ) -> Float[Tensor, "B V"]:
         """The scores after penalty, temperature and what is ruled out."""
         if self.repetition_penalty != 1.0:
-            logits = repeat_penalty(logits, said, self.repetition_penalty)
+            logits = repetition_penalty(logits, prefix_ids, self.repetition_penalty)
         if self.temperature not in (0.0, 1.0):
             logits = logits / self.temperature
         if self.top_k is not None:
-            logits = keep_top_k(logits, self.top_k)
-        return logits if self.top_p is None else keep_top_p(logits, self.top_p)
+            logits = top_k_filter(logits, self.top_k)
+        return logits if self.top_p is None else top_p_filter(logits, self.top_p)
 
-    def choose(self, logits: Float[Tensor, "B V"], said: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
+    def choose(
+        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
+    ) -> Int[Tensor, " B"]:
         """One word for each row."""
-        shaped = self.shape(logits, said)
+        shaped = self.shape(logits, prefix_ids)
         if self.temperature == 0:
             return shaped.argmax(-1)
         return torch.multinomial(shaped.softmax(-1), 1, generator=self.generator)[:, 0]
@@ -132,9 +136,9 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0)
 
 
-def need_logits(logits: Any) -> None:
+def check_logits(logits: Any) -> None:
     """Raise unless logits are floating point scores (B, V) of at least one word."""
-    need_float_tensor("logits", logits)
-    need_rank("logits", logits, 2)
+    check_float_tensor("logits", logits)
+    check_rank("logits", logits, 2)
     if logits.shape[-1] == 0:
-        raise complain(ValueError, "logits", f"shape {shape_of(logits)}", "at least one word")
+        raise argument_error(ValueError, "logits", f"shape {shape_of(logits)}", "at least one word")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import complain
+from ..errors import argument_error
 from ..reader.saved_parts import source_of
 from ..specs.judge import Mutant, Spec, Verdict, judge
 from .submissions.forbidden import not_allowed
@@ -182,7 +182,7 @@ def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> Hunt
     Raises: TypeError if the test can not be called.
     """
     if not callable(test):
-        raise complain(TypeError, "test", type(test).__name__, "a function")
+        raise argument_error(TypeError, "test", type(test).__name__, "a function")
     served: list[tuple[Any, Callable[..., Any]]] = [
         *hunt.right.items(),
         *((mutant, mutant.candidate) for mutant in hunt.mutants),

@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_integer_tensor,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
     shape_of,
 )
 
@@ -34,8 +34,8 @@ class KeyValueCache:
     """
 
     def __init__(self, *, capacity: int = 64, fixed: bool = False) -> None:
-        need_count("capacity", capacity)
-        need_bool("fixed", fixed)
+        check_count("capacity", capacity)
+        check_bool("fixed", fixed)
         self.capacity, self.fixed, self.length = capacity, fixed, 0
         self._keys: Tensor | None = None  # B G capacity d
         self._values: Tensor | None = None  # B G capacity dv
@@ -75,17 +75,19 @@ class KeyValueCache:
         self.length = needed
         return self.keys, self.values
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows of the batch, in this order; a row may be named twice (beam search).
 
         Raises: TypeError or ValueError for rows that are no such numbers.
         """
-        need_integer_tensor("rows", rows)
+        check_integer_tensor("rows", rows)
         if rows.ndim != 1:
-            raise complain(ValueError, "rows", f"shape {shape_of(rows)}", "1 axis")
+            raise argument_error(ValueError, "rows", f"shape {shape_of(rows)}", "1 axis")
         batch = self._filled().shape[0]
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < batch:
-            raise complain(ValueError, "rows", rows.tolist(), f"numbers from 0 to {batch - 1}")
+            raise argument_error(
+                ValueError, "rows", rows.tolist(), f"numbers from 0 to {batch - 1}"
+            )
         self._keys, self._values = self._keys[rows], self._values[rows]
 
     def truncate(self, length: int) -> None:
@@ -93,9 +95,11 @@ class KeyValueCache:
 
         Raises: TypeError or ValueError for a length that is not in 0 to the present one.
         """
-        need_count("length", length, least=0)
+        check_count("length", length, least=0)
         if length > self.length:
-            raise complain(ValueError, "length", length, f"at most {self.length}, what is there")
+            raise argument_error(
+                ValueError, "length", length, f"at most {self.length}, what is there"
+            )
         self.length = length
 
     def _filled(self) -> Tensor:
@@ -120,27 +124,31 @@ class KeyValueCache:
 
     def _check(self, key: Tensor, value: Tensor) -> None:
         for name, tensor in (("key", key), ("value", value)):
-            need_float_tensor(name, tensor)
+            check_float_tensor(name, tensor)
             if tensor.ndim != 4:
-                raise complain(
+                raise argument_error(
                     ValueError, name, f"shape {shape_of(tensor)}", "4 axes: (B, G, L, d)"
                 )
             if tensor.requires_grad and torch.is_grad_enabled():
                 wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-                raise complain(ValueError, name, "a tensor that requires one", wanted)
+                raise argument_error(ValueError, name, "a tensor that requires one", wanted)
         if key.shape[:3] != value.shape[:3]:
             wanted = f"key's batch, heads and length {tuple(key.shape[:3])}"
-            raise complain(ValueError, "value", f"shape {shape_of(value)}", wanted)
+            raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
         if self._keys is None:
             return
         if self.fixed and self.length:
-            raise complain(ValueError, "key", f"{key.shape[2]} more", "none: the cache is fixed")
+            raise argument_error(
+                ValueError, "key", f"{key.shape[2]} more", "none: the cache is fixed"
+            )
         for name, tensor, old in (("key", key, self._keys), ("value", value, self._values)):
             if tensor.dtype != old.dtype:
-                raise complain(TypeError, name, tensor.dtype, f"the cache's dtype {old.dtype}")
+                raise argument_error(
+                    TypeError, name, tensor.dtype, f"the cache's dtype {old.dtype}"
+                )
             if (*tensor.shape[:2], tensor.shape[3]) != (*old.shape[:2], old.shape[3]):
                 b, g, _, d = old.shape
-                raise complain(
+                raise argument_error(
                     ValueError, name, f"shape {shape_of(tensor)}", f"({b}, {g}, any, {d})"
                 )
 
@@ -169,8 +177,8 @@ class DecoderCache:
     """
 
     def __init__(self, num_layers: int, *, capacity: int = 64) -> None:
-        need_count("num_layers", num_layers)
-        need_count("capacity", capacity)
+        check_count("num_layers", num_layers)
+        check_count("capacity", capacity)
         self.layers = [LayerCache(capacity) for _ in range(num_layers)]
         self.real: Bool[Tensor, "B S"] | None = None
 
@@ -188,17 +196,17 @@ class DecoderCache:
         """Note which tokens of a new chunk are real; give back those of all tokens so far."""
         if self.real is not None and self.real.shape[0] != real.shape[0]:
             wanted = f"{self.real.shape[0]} rows, as the chunks before"
-            raise complain(ValueError, "target", f"{real.shape[0]} rows", wanted)
+            raise argument_error(ValueError, "target", f"{real.shape[0]} rows", wanted)
         self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
         return self.real
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows of the batch, in this order, in every layer."""
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
             for cache in layer.filled:
-                cache.select(rows)
+                cache.reorder(rows)
         self.real = self.real[rows]
 
     def truncate(self, length: int) -> None:

@@ -10,7 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import complain, need_bool, need_count, need_float_tensor, need_probability, shape_of
+from ..errors import (
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_probability,
+    shape_of,
+)
 
 __all__ = ["ConvFeedForward", "FeedForward", "gated_width", "gelu", "gelu_tanh", "relu", "silu"]
 
@@ -27,7 +34,7 @@ def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> relu(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([0., 0., 3.])
     """
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     return x.masked_fill(x <= 0, 0.0)
 
 
@@ -41,7 +48,7 @@ def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> gelu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
@@ -52,7 +59,7 @@ def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     Raises: TypeError if x is no floating point tensor.
     Source: Hendrycks and Gimpel 2016, section 2.
     """
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
@@ -66,7 +73,7 @@ def silu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> silu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
     tensor([-0.2689,  0.0000,  0.7311])
     """
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     return x * torch.sigmoid(x)
 
 
@@ -104,14 +111,14 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        need_count("d_model", d_model)
-        need_count("d_ff", d_ff)
-        need_activation(activation)
-        need_bool("bias", bias)
-        need_probability("dropout", dropout)
-        self.widen = self.linear_map(d_model, d_ff, bias)
+        check_count("d_model", d_model)
+        check_count("d_ff", d_ff)
+        check_activation(activation)
+        check_bool("bias", bias)
+        check_probability("dropout", dropout)
+        self.up_proj = self.linear_map(d_model, d_ff, bias)
         self.gate = self.linear_map(d_model, d_ff, bias) if activation == "swiglu" else None
-        self.narrow = self.linear_map(d_ff, d_model, bias)
+        self.down_proj = self.linear_map(d_ff, d_model, bias)
         self.dropout = nn.Dropout(dropout)
         self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
 
@@ -122,18 +129,18 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Transform each token alone."""
-        need_float_tensor("x", x)
+        check_float_tensor("x", x)
         if x.ndim < 1 or x.shape[-1] != self.d_model:
             wanted = f"width {self.d_model} in the last axis"
-            raise complain(ValueError, "x", f"shape {shape_of(x)}", wanted)
+            raise argument_error(ValueError, "x", f"shape {shape_of(x)}", wanted)
         return self.transform(x)
 
     def transform(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow, once the shape is known to fit."""
         bend = ACTIVATIONS[self.activation]
-        wide = self.widen(x)  # *batch d_ff
+        wide = self.up_proj(x)  # *batch d_ff
         wide = bend(wide) if self.gate is None else bend(self.gate(x)) * wide
-        return self.narrow(self.dropout(wide))  # *batch D
+        return self.down_proj(self.dropout(wide))  # *batch D
 
 
 class ConvFeedForward(FeedForward):
@@ -166,10 +173,10 @@ class ConvFeedForward(FeedForward):
         Raises: TypeError if `theirs` is no FeedForward.
         """
         if not isinstance(theirs, FeedForward):
-            raise complain(TypeError, "theirs", type(theirs).__name__, "a FeedForward")
-        options = {"activation": theirs.activation, "bias": theirs.narrow.bias is not None}
+            raise argument_error(TypeError, "theirs", type(theirs).__name__, "a FeedForward")
+        options = {"activation": theirs.activation, "bias": theirs.down_proj.bias is not None}
         ours = cls(theirs.d_model, theirs.d_ff, **options, dropout=theirs.dropout.p)
-        ours.to(theirs.narrow.weight).train(theirs.training)
+        ours.to(theirs.down_proj.weight).train(theirs.training)
         with torch.no_grad():
             for parameter, weight in zip(ours.parameters(), theirs.parameters(), strict=True):
                 parameter.copy_(weight.view_as(parameter))
@@ -187,15 +194,15 @@ def gated_width(d_ff: int, *, multiple: int = 1) -> int:
     >>> gated_width(2048), gated_width(4 * 4096, multiple=256)
     (1365, 11008)
     """
-    need_count("d_ff", d_ff, least=2)
-    need_count("multiple", multiple)
+    check_count("d_ff", d_ff, least=2)
+    check_count("multiple", multiple)
     return -(-(2 * d_ff // 3) // multiple) * multiple
 
 
-def need_activation(activation: Any) -> None:
+def check_activation(activation: Any) -> None:
     """Raise unless the activation is the name of one that the layers know."""
     if not isinstance(activation, str):
-        raise complain(TypeError, "activation", type(activation).__name__, "a string")
+        raise argument_error(TypeError, "activation", type(activation).__name__, "a string")
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise complain(ValueError, "activation", repr(activation), f"one of {known}")
+        raise argument_error(ValueError, "activation", repr(activation), f"one of {known}")

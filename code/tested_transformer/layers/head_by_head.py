@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
+    argument_error,
 )
 from ..functional.attention import attention
 from .multi_head import MultiHeadAttention
@@ -31,7 +31,7 @@ class HeadByHead(nn.Module):
     def __init__(self, joined: MultiHeadAttention) -> None:
         super().__init__()
         if not isinstance(joined, MultiHeadAttention):
-            raise complain(TypeError, "joined", type(joined).__name__, "a MultiHeadAttention")
+            raise argument_error(TypeError, "joined", type(joined).__name__, "a MultiHeadAttention")
         self.heads = nn.ModuleList(Head(joined, head) for head in range(joined.num_heads))
         self.output = _rows(joined.output, slice(None))
 

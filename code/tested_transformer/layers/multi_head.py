@@ -10,18 +10,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_probability,
-    need_rank,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_probability,
+    check_rank,
     shape_of,
 )
 from ..functional.attention import attention
 from .cache import KeyValueCache
 
-__all__ = ["MultiHeadAttention", "join_heads", "split_heads"]
+__all__ = ["MultiHeadAttention", "concat_heads", "split_heads"]
 
 
 def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H L d"]:
@@ -34,23 +34,23 @@ def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
-    need_sequence("x", x)
-    need_count("num_heads", num_heads)
+    check_sequence("x", x)
+    check_count("num_heads", num_heads)
     if x.shape[-1] % num_heads:
         wanted = f"a width that {num_heads} heads divide"
-        raise complain(ValueError, "x", f"shape {shape_of(x)}", wanted)
+        raise argument_error(ValueError, "x", f"shape {shape_of(x)}", wanted)
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def join_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
+def concat_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
     """Put the heads of each token side by side: the way back from `split_heads`.
 
     Shapes: (B, H, L, d) -> (B, L, H d).
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.2.2, "Concat".
     """
-    need_float_tensor("x", x)
-    need_rank("x", x, 4)
+    check_float_tensor("x", x)
+    check_rank("x", x, 4)
     return x.transpose(1, 2).flatten(2)
 
 
@@ -83,15 +83,15 @@ class MultiHeadAttention(nn.Module):
         d_context = d_model if d_context is None else d_context
         sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
         for name, size in (*sizes.items(), ("d_context", d_context)):
-            need_count(name, size)
+            check_count(name, size)
         if d_model % num_heads:
             wanted = f"a number that divides d_model = {d_model}"
-            raise complain(ValueError, "num_heads", num_heads, wanted)
+            raise argument_error(ValueError, "num_heads", num_heads, wanted)
         if num_heads % num_kv_heads:
             wanted = f"a number that divides num_heads = {num_heads}"
-            raise complain(ValueError, "num_kv_heads", num_kv_heads, wanted)
-        need_bool("bias", bias)
-        need_probability("dropout", dropout)
+            raise argument_error(ValueError, "num_kv_heads", num_kv_heads, wanted)
+        check_bool("bias", bias)
+        check_probability("dropout", dropout)
         kv_width = d_model // num_heads * num_kv_heads
         self.query = nn.Linear(d_model, d_model, bias=bias)
         self.key = nn.Linear(d_context, kv_width, bias=bias)
@@ -117,7 +117,7 @@ class MultiHeadAttention(nn.Module):
         (B, H, L, S), where S counts every key in the cache. With a fixed cache the context is
         projected at the first call and not looked at afterwards.
         """
-        need_sequence("x", x, self.query.in_features)
+        check_sequence("x", x, self.query.in_features)
         query = split_heads(self.query(x), self.num_heads)  # B H L d
         key, value = self._keys_and_values(x if context is None else context, cache)  # B G S d
         answer = attention(
@@ -126,7 +126,7 @@ class MultiHeadAttention(nn.Module):
             return_weights=return_weights, backend=self.backend,
         )  # fmt: skip
         heads, weights = answer if return_weights else (answer, None)
-        output = self.output(join_heads(heads))  # B L D
+        output = self.output(concat_heads(heads))  # B L D
         return (output, weights) if return_weights else output
 
     def _keys_and_values(
@@ -134,7 +134,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         if cache is not None and cache.fixed and cache.length:
             return cache.keys, cache.values
-        need_sequence("context", context, self.key.in_features)
+        check_sequence("context", context, self.key.in_features)
         key = split_heads(self.key(context), self.num_kv_heads)  # B G S d
         value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
         return (key, value) if cache is None else cache.append(key, value)
@@ -148,10 +148,10 @@ class MultiHeadAttention(nn.Module):
         """
         if not isinstance(theirs, nn.MultiheadAttention):
             wanted = "an nn.MultiheadAttention"
-            raise complain(TypeError, "theirs", type(theirs).__name__, wanted)
+            raise argument_error(TypeError, "theirs", type(theirs).__name__, wanted)
         if theirs.bias_k is not None or theirs.add_zero_attn or theirs.kdim != theirs.vdim:
             wanted = "no add_bias_kv, no add_zero_attn, and kdim equal to vdim"
-            raise complain(ValueError, "theirs", "a layer with one of these", wanted)
+            raise argument_error(ValueError, "theirs", "a layer with one of these", wanted)
         ours = cls(
             theirs.embed_dim, theirs.num_heads, d_context=theirs.kdim,
             bias=theirs.in_proj_bias is not None, dropout=theirs.dropout,
@@ -169,7 +169,7 @@ class MultiHeadAttention(nn.Module):
         """
         if self.num_kv_heads != self.num_heads:
             wanted = f"as many as query heads, {self.num_heads}, for torch's layer"
-            raise complain(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
+            raise argument_error(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
         width = self.key.in_features
         theirs = nn.MultiheadAttention(
             self.query.in_features, self.num_heads, dropout=self.dropout, batch_first=True,
@@ -200,9 +200,11 @@ def parts_of_torch(theirs: nn.MultiheadAttention) -> tuple[list[Tensor], list[Te
     return [*weights, theirs.out_proj.weight], [*biases, theirs.out_proj.bias]
 
 
-def need_sequence(name: str, x: Any, width: int | None = None) -> None:
+def check_sequence(name: str, x: Any, width: int | None = None) -> None:
     """Raise unless x is a floating point tensor (B, L, D), of that width where one is given."""
-    need_float_tensor(name, x)
-    need_rank(name, x, 3)
+    check_float_tensor(name, x)
+    check_rank(name, x, 3)
     if width is not None and x.shape[-1] != width:
-        raise complain(ValueError, name, f"shape {shape_of(x)}", f"width {width} in the last axis")
+        raise argument_error(
+            ValueError, name, f"shape {shape_of(x)}", f"width {width} in the last axis"
+        )

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_positive,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_positive,
     shape_of,
 )
 
@@ -40,8 +40,8 @@ def layer_norm(
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=1e-12)
     tensor([-1.,  1.])
     """
-    need_features(x, weight, bias)
-    need_positive("eps", eps)
+    check_features(x, weight, bias)
+    check_positive("eps", eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = wide - wide.mean(-1, keepdim=True)
     variance = centered.square().mean(-1, keepdim=True)
@@ -62,8 +62,8 @@ def rms_norm(
     >>> rms_norm(torch.tensor([3.0, 3.0]), eps=1e-12)
     tensor([1., 1.])
     """
-    need_features(x, weight)
-    need_positive("eps", eps)
+    check_features(x, weight)
+    check_positive("eps", eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     size = wide.square().mean(-1, keepdim=True)
     return _affine(wide * torch.rsqrt(size + eps), weight, None).to(x.dtype)
@@ -91,11 +91,11 @@ def batch_norm(
     tensor([[-1., -1.],
             [ 1.,  1.]])
     """
-    need_features(x, weight, bias, mean=mean, variance=variance)
-    need_positive("eps", eps)
+    check_features(x, weight, bias, mean=mean, variance=variance)
+    check_positive("eps", eps)
     if (mean is None) != (variance is None):
         missing = "mean" if mean is None else "variance"
-        raise complain(ValueError, missing, None, "both mean and variance, or neither")
+        raise argument_error(ValueError, missing, None, "both mean and variance, or neither")
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if mean is None:
         mean, variance = batch_statistics(wide)
@@ -131,10 +131,10 @@ class LayerNorm(nn.Module):
         self, d_model: int, *, eps: float = 1e-5, bias: bool = True, backend: str = "fused"
     ) -> None:
         super().__init__()
-        need_count("d_model", d_model)
-        need_positive("eps", eps)
-        need_bool("bias", bias)
-        need_backend(backend)
+        check_count("d_model", d_model)
+        check_positive("eps", eps)
+        check_bool("bias", bias)
+        check_backend(backend)
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
         self.eps, self.backend = eps, backend
@@ -143,7 +143,7 @@ class LayerNorm(nn.Module):
         """Normalize each token."""
         if self.backend == "plain":
             return layer_norm(x, self.weight, self.bias, eps=self.eps)
-        need_features(x, self.weight, self.bias)
+        check_features(x, self.weight, self.bias)
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
@@ -157,9 +157,9 @@ class RMSNorm(nn.Module):
 
     def __init__(self, d_model: int, *, eps: float = 1e-6, backend: str = "fused") -> None:
         super().__init__()
-        need_count("d_model", d_model)
-        need_positive("eps", eps)
-        need_backend(backend)
+        check_count("d_model", d_model)
+        check_positive("eps", eps)
+        check_backend(backend)
         self.weight = nn.Parameter(torch.ones(d_model))
         self.eps, self.backend = eps, backend
 
@@ -167,7 +167,7 @@ class RMSNorm(nn.Module):
         """Normalize each token."""
         if self.backend == "plain":
             return rms_norm(x, self.weight, eps=self.eps)
-        need_features(x, self.weight)
+        check_features(x, self.weight)
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -185,11 +185,11 @@ class BatchNorm(nn.Module):
 
     def __init__(self, d_model: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
-        need_count("d_model", d_model)
-        need_positive("eps", eps)
-        need_positive("momentum", momentum)
+        check_count("d_model", d_model)
+        check_positive("eps", eps)
+        check_positive("momentum", momentum)
         if momentum > 1:
-            raise complain(ValueError, "momentum", momentum, "a share of at most 1")
+            raise argument_error(ValueError, "momentum", momentum, "a share of at most 1")
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.register_buffer("running_mean", torch.zeros(d_model))
@@ -199,7 +199,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each feature."""
-        need_features(x, self.weight, self.bias)
+        check_features(x, self.weight, self.bias)
         if self.training:
             self._track(x.detach())
             return batch_norm(x, self.weight, self.bias, eps=self.eps)
@@ -209,7 +209,9 @@ class BatchNorm(nn.Module):
     def _track(self, x: Tensor) -> None:
         count = x.numel() // x.shape[-1]
         if count < 2:
-            raise complain(ValueError, "x", f"{count} tokens", "at least 2 tokens while training")
+            raise argument_error(
+                ValueError, "x", f"{count} tokens", "at least 2 tokens while training"
+            )
         mean, variance = batch_statistics(x.to(torch.promote_types(x.dtype, torch.float32)))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         unbiased = variance * (count / (count - 1))
@@ -220,21 +222,23 @@ class BatchNorm(nn.Module):
 # --- Checks ---------------------------------------------------------------------------------------
 
 
-def need_features(x: object, weight: object = None, bias: object = None, **others: object) -> None:
+def check_features(x: object, weight: object = None, bias: object = None, **others: object) -> None:
     """Raise unless x is floating point with a last axis that fits weight, bias and the others."""
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     if x.ndim < 1 or x.shape[-1] == 0:
-        raise complain(ValueError, "x", f"shape {shape_of(x)}", "a last axis of at least 1 number")
+        raise argument_error(
+            ValueError, "x", f"shape {shape_of(x)}", "a last axis of at least 1 number"
+        )
     for name, tensor in {"weight": weight, "bias": bias, **others}.items():
         if tensor is None:
             continue
-        need_float_tensor(name, tensor)
+        check_float_tensor(name, tensor)
         if x.shape[-1:] != tensor.shape:
             wanted = f"one number a feature of x, ({x.shape[-1]},)"
-            raise complain(ValueError, name, f"shape {shape_of(tensor)}", wanted)
+            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", wanted)
 
 
-def need_backend(backend: object) -> None:
+def check_backend(backend: object) -> None:
     """Raise unless the backend of a norm is known."""
     if backend not in ("fused", "plain"):
-        raise complain(ValueError, "backend", repr(backend), '"fused" or "plain"')
+        raise argument_error(ValueError, "backend", repr(backend), '"fused" or "plain"')

@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_count,
-    need_positive,
-    need_probability,
+    argument_error,
+    check_count,
+    check_positive,
+    check_probability,
     shape_of,
 )
 
 __all__ = ["DeepNormConstants", "Residual", "deepnorm_constants", "deepnorm_init"]
 
-WIRINGS = ("post", "pre", "deep", "dual")
+NORM_PLACEMENTS = ("post", "pre", "deepnorm", "resi_dual")
 
 
 class Residual(nn.Module):
@@ -34,7 +34,7 @@ class Residual(nn.Module):
     Dropout acts on f(x) alone, while training: the direct way always carries everything.
 
     Shapes: x and total (*batch, D); sublayer: a function (*batch, D) -> (*batch, D). The answer is
-        (x, total); total comes back as it came unless the wiring is "dual".
+        (x, total); total comes back as it came unless the norm_placement is "resi_dual".
     Raises: TypeError or ValueError that name the argument.
     Source: post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; deep: Wang et al. 2022,
         DeepNorm; dual: Xie et al. 2023, ResiDual.
@@ -44,20 +44,30 @@ class Residual(nn.Module):
         self,
         norm: nn.Module,
         *,
-        wiring: Literal["post", "pre", "deep", "dual"] = "post",
+        norm_placement: Literal["post", "pre", "deepnorm", "resi_dual"] = "post",
         dropout: float = 0.0,
         alpha: float = 1.0,
     ) -> None:
         super().__init__()
-        if wiring not in WIRINGS:
-            raise complain(ValueError, "wiring", repr(wiring), f"one of {', '.join(WIRINGS)}")
-        need_probability("dropout", dropout)
-        need_positive("alpha", alpha)
+        if norm_placement not in NORM_PLACEMENTS:
+            raise argument_error(
+                ValueError,
+                "norm_placement",
+                repr(norm_placement),
+                f"one of {', '.join(NORM_PLACEMENTS)}",
+            )
+        check_probability("dropout", dropout)
+        check_positive("alpha", alpha)
         if not callable(norm):
-            raise complain(TypeError, "norm", type(norm).__name__, "a module or a function")
-        if alpha != 1.0 and wiring != "deep":
-            raise complain(ValueError, "alpha", alpha, f'1 unless the wiring is "deep" ({wiring})')
-        self.norm, self.wiring, self.alpha = norm, wiring, alpha
+            raise argument_error(TypeError, "norm", type(norm).__name__, "a module or a function")
+        if alpha != 1.0 and norm_placement != "deepnorm":
+            raise argument_error(
+                ValueError,
+                "alpha",
+                alpha,
+                f'1 unless the norm_placement is "deepnorm" ({norm_placement})',
+            )
+        self.norm, self.norm_placement, self.alpha = norm, norm_placement, alpha
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -67,11 +77,11 @@ class Residual(nn.Module):
         total: Float[Tensor, "*batch D"] | None = None,
     ) -> tuple[Float[Tensor, "*batch D"], Float[Tensor, "*batch D"] | None]:
         """One step of the stack."""
-        if self.wiring == "pre":
+        if self.norm_placement == "pre":
             return x + self._change(x, sublayer(self.norm(x))), total
         change = self._change(x, sublayer(x))
-        if self.wiring == "dual":
-            need_total(total, x)
+        if self.norm_placement == "resi_dual":
+            check_total(total, x)
             total = total + change
         stream = x if self.alpha == 1.0 else self.alpha * x
         return self.norm(stream + change), total
@@ -80,7 +90,7 @@ class Residual(nn.Module):
         """What is added, after dropout; the sum must not broadcast."""
         if found.shape != x.shape:
             wanted = f"an answer of x's shape {shape_of(x)}"
-            raise complain(ValueError, "sublayer", f"shape {shape_of(found)}", wanted)
+            raise argument_error(ValueError, "sublayer", f"shape {shape_of(found)}", wanted)
         return self.dropout(found)
 
 
@@ -106,11 +116,11 @@ def deepnorm_constants(
     >>> deepnorm_constants(8)
     (DeepNormConstants(alpha=2.0, beta=0.3535533905932738), None)
     """
-    need_count("num_encoder_layers", num_encoder_layers, least=0)
-    need_count("num_decoder_layers", num_decoder_layers, least=0)
+    check_count("num_encoder_layers", num_encoder_layers, least=0)
+    check_count("num_decoder_layers", num_decoder_layers, least=0)
     n, m = num_encoder_layers, num_decoder_layers
     if n == m == 0:
-        raise complain(ValueError, "num_encoder_layers", 0, "a layer in one of the stacks")
+        raise argument_error(ValueError, "num_encoder_layers", 0, "a layer in one of the stacks")
     if n and m:
         both = (n**4 * m) ** (1 / 16)
         decoder = DeepNormConstants((3 * m) ** 0.25, (12 * m) ** -0.25)
@@ -129,7 +139,7 @@ def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
     Raises: TypeError or ValueError that name the argument.
     Source: Wang et al. 2022 (DeepNet), figure 2.
     """
-    need_positive("beta", beta)
+    check_positive("beta", beta)
     for name, module in sublayers.named_modules():
         if isinstance(module, nn.Linear):
             gain = 1.0 if name.rpartition(".")[2] in ("query", "key") else float(beta)
@@ -138,10 +148,12 @@ def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
                 module.bias.zero_()
 
 
-def need_total(total: Tensor | None, x: Tensor) -> None:
-    """Raise unless the sum of the wiring "dual" is there and has the shape of x."""
+def check_total(total: Tensor | None, x: Tensor) -> None:
+    """Raise unless the sum of the norm_placement "resi_dual" is there and has the shape of x."""
     if total is None:
-        raise complain(ValueError, "total", None, 'a tensor like x for the wiring "dual"')
+        raise argument_error(
+            ValueError, "total", None, 'a tensor like x for the norm_placement "resi_dual"'
+        )
     if total.shape != x.shape:
         wanted = f"the shape of x, {shape_of(x)}"
-        raise complain(ValueError, "total", f"shape {shape_of(total)}", wanted)
+        raise argument_error(ValueError, "total", f"shape {shape_of(total)}", wanted)

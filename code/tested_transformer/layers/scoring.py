@@ -6,10 +6,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    need_count,
-    need_probability,
+    check_count,
+    check_probability,
 )
-from ..functional.scoring import additive_scores, attend, bilinear_scores, need_batch, visible
+from ..functional.scoring import additive_scores, attend, bilinear_scores, check_batch, visible
 
 __all__ = ["AdditiveAttention", "BilinearAttention"]
 
@@ -29,10 +29,10 @@ class AdditiveAttention(nn.Module):
         self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        need_count("query_size", query_size)
-        need_count("key_size", key_size)
-        need_count("hidden_size", hidden_size)
-        need_probability("dropout", dropout)
+        check_count("query_size", query_size)
+        check_count("key_size", key_size)
+        check_count("hidden_size", hidden_size)
+        check_probability("dropout", dropout)
         self.w_query = nn.Linear(query_size, hidden_size, bias=False)
         self.w_key = nn.Linear(key_size, hidden_size, bias=False)
         self.w_v = nn.Linear(hidden_size, 1, bias=False)
@@ -49,7 +49,7 @@ class AdditiveAttention(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
-        need_batch(query, key, value, self.w_query.in_features, self.w_key.in_features)
+        check_batch(query, key, value, self.w_query.in_features, self.w_key.in_features)
         scores = additive_scores(
             query, key, self.w_query.weight, self.w_key.weight, self.w_v.weight[0]
         )  # B L S
@@ -69,9 +69,9 @@ class BilinearAttention(nn.Module):
 
     def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        need_count("query_size", query_size)
-        need_count("key_size", key_size)
-        need_probability("dropout", dropout)
+        check_count("query_size", query_size)
+        check_count("key_size", key_size)
+        check_probability("dropout", dropout)
         self.w_score = nn.Linear(key_size, query_size, bias=False)  # its weight is W: dq dk
         self.dropout = dropout
 
@@ -86,7 +86,7 @@ class BilinearAttention(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
-        need_batch(query, key, value, self.w_score.out_features, self.w_score.in_features)
+        check_batch(query, key, value, self.w_score.out_features, self.w_score.in_features)
         scores = bilinear_scores(query, key, self.w_score.weight)  # B L S
         allowed = visible(scores, key_lengths, mask)
         dropout_p = self.dropout if self.training else 0.0

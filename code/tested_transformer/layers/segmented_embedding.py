@@ -7,12 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_count,
-    need_probability,
+    argument_error,
+    check_count,
+    check_probability,
     shape_of,
 )
-from ..positions.learned import LearnedPositions, need_indices
+from ..positions.learned import LearnedPositions, check_indices
 from .norms import LayerNorm
 
 __all__ = ["SegmentedEmbedding"]
@@ -42,14 +42,14 @@ class SegmentedEmbedding(nn.Module):
         eps: float = 1e-12,
     ) -> None:
         super().__init__()
-        need_count("vocab_size", vocab_size)
-        need_count("d_model", d_model)
-        need_count("num_segments", num_segments)
-        need_probability("dropout", dropout)
+        check_count("vocab_size", vocab_size)
+        check_count("d_model", d_model)
+        check_count("num_segments", num_segments)
+        check_probability("dropout", dropout)
         if padding_idx is not None:
-            need_count("padding_idx", padding_idx, least=0)
+            check_count("padding_idx", padding_idx, least=0)
             if padding_idx >= vocab_size:
-                raise complain(ValueError, "padding_idx", padding_idx, f"below {vocab_size}")
+                raise argument_error(ValueError, "padding_idx", padding_idx, f"below {vocab_size}")
         self.token = nn.Embedding(vocab_size, d_model, padding_idx=padding_idx)
         self.segment = nn.Embedding(num_segments, d_model)
         self.position = LearnedPositions(max_length, d_model)
@@ -68,14 +68,14 @@ class SegmentedEmbedding(nn.Module):
         positions: Int[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "*batch L D"]:
         """Look up, add, normalize."""
-        need_indices("tokens", tokens, self.token.num_embeddings)
+        check_indices("tokens", tokens, self.token.num_embeddings)
         if tokens.ndim == 0:
-            raise complain(ValueError, "tokens", "shape ()", "at least 1 axis")
+            raise argument_error(ValueError, "tokens", "shape ()", "at least 1 axis")
         segments = torch.zeros_like(tokens) if segments is None else segments
-        need_indices("segments", segments, self.segment.num_embeddings)
+        check_indices("segments", segments, self.segment.num_embeddings)
         if segments.shape != tokens.shape:
             came, wanted = f"shape {shape_of(segments)}", f"that of tokens, {shape_of(tokens)}"
-            raise complain(ValueError, "segments", came, wanted)
+            raise argument_error(ValueError, "segments", came, wanted)
         if positions is None:
             positions = torch.arange(tokens.shape[-1], device=tokens.device)
         x = self.token(tokens) + self.segment(segments) + self.position(positions)

@@ -8,12 +8,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_float_tensor,
-    need_probability,
-    need_rank,
+    argument_error,
+    check_bool,
+    check_count,
+    check_float_tensor,
+    check_probability,
+    check_rank,
     shape_of,
 )
 from ..functional.attention import attention
@@ -47,9 +47,9 @@ def self_attention(
     >>> self_attention(x, eye, eye, eye).tolist()  # equal tokens: a plain mean
     [[1.0, 0.0], [1.0, 0.0]]
     """
-    need_tokens(x)
+    check_tokens(x)
     for name, matrix in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value)):
-        need_projection(name, matrix, x)
+        check_projection(name, matrix, x)
     return attention(x @ w_query, x @ w_key, x @ w_value, **options)
 
 
@@ -77,9 +77,9 @@ class SelfAttention(nn.Module):
         super().__init__()
         d_value = d_out if d_value is None else d_value
         for name, size in (("d_in", d_in), ("d_out", d_out), ("d_value", d_value)):
-            need_count(name, size)
-        need_bool("bias", bias)
-        need_probability("dropout", dropout)
+            check_count(name, size)
+        check_bool("bias", bias)
+        check_probability("dropout", dropout)
         self.query = nn.Linear(d_in, d_out, bias=bias)
         self.key = nn.Linear(d_in, d_out, bias=bias)
         self.value = nn.Linear(d_in, d_value, bias=bias)
@@ -94,7 +94,7 @@ class SelfAttention(nn.Module):
         return_weights: bool = False,
     ) -> OutputAndMaybeWeights:
         """Project x three times and attend."""
-        need_tokens(x, self.query.in_features)
+        check_tokens(x, self.query.in_features)
         return attention(
             self.query(x),  # *batch L d
             self.key(x),  # *batch L d
@@ -106,21 +106,25 @@ class SelfAttention(nn.Module):
         )
 
 
-def need_tokens(x: Any, width: int | None = None) -> None:
+def check_tokens(x: Any, width: int | None = None) -> None:
     """Raise unless x is a floating point tensor (*batch, L, D), of width D where one is given."""
-    need_float_tensor("x", x)
+    check_float_tensor("x", x)
     if x.ndim < 2:
-        raise complain(ValueError, "x", f"shape {shape_of(x)}", "at least 2 axes: (*batch, L, D)")
+        raise argument_error(
+            ValueError, "x", f"shape {shape_of(x)}", "at least 2 axes: (*batch, L, D)"
+        )
     if width is not None and x.shape[-1] != width:
-        raise complain(ValueError, "x", f"shape {shape_of(x)}", f"width {width} in the last axis")
+        raise argument_error(
+            ValueError, "x", f"shape {shape_of(x)}", f"width {width} in the last axis"
+        )
 
 
-def need_projection(name: str, matrix: Any, x: Tensor) -> None:
+def check_projection(name: str, matrix: Any, x: Tensor) -> None:
     """Raise unless the matrix has two axes, x's dtype, and as many rows as x is wide."""
-    need_float_tensor(name, matrix)
-    need_rank(name, matrix, 2)
+    check_float_tensor(name, matrix)
+    check_rank(name, matrix, 2)
     if matrix.dtype != x.dtype:
-        raise complain(TypeError, name, matrix.dtype, f"x's dtype {x.dtype}")
+        raise argument_error(TypeError, name, matrix.dtype, f"x's dtype {x.dtype}")
     if matrix.shape[0] != x.shape[-1]:
         wanted = f"{x.shape[-1]} rows, the width of x"
-        raise complain(ValueError, name, f"shape {shape_of(matrix)}", wanted)
+        raise argument_error(ValueError, name, f"shape {shape_of(matrix)}", wanted)

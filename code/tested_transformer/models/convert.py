@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import complain, shape_of
+from ..errors import argument_error, shape_of
 
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 FROM_TORCH = {
     "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff", "dropout",
-    "activation", "bias", "wiring", "norm", "norm_eps", "final_norm", "source_vocab",
+    "activation", "bias", "norm_placement", "norm", "norm_eps", "final_norm", "source_vocab",
     "target_vocab", "tied_output", "output_bias",
 }  # fmt: skip
 
@@ -25,7 +25,7 @@ def transformer_from_torch(
 ) -> nn.Module:
     """See Transformer.from_torch."""
     if not isinstance(theirs, nn.Transformer):
-        raise complain(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
+        raise argument_error(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
     tables = _tables(theirs, embedding)
     _check_generator(generator, tables[-1])
     config = _config(theirs, tables, generator, changes)
@@ -47,11 +47,11 @@ def _tables(theirs: nn.Transformer, embedding: Any) -> tuple[nn.Embedding, ...]:
     tables = embedding if isinstance(embedding, tuple) else (embedding,)
     if len(tables) not in (1, 2) or not all(isinstance(t, nn.Embedding) for t in tables):
         wanted = "an nn.Embedding, or a tuple of two"
-        raise complain(TypeError, "embedding", type(embedding).__name__, wanted)
+        raise argument_error(TypeError, "embedding", type(embedding).__name__, wanted)
     for table in tables:
         if table.embedding_dim != theirs.d_model:
             came, wanted = f"shape {shape_of(table.weight)}", f"width {theirs.d_model}, as theirs"
-            raise complain(ValueError, "embedding", came, wanted)
+            raise argument_error(ValueError, "embedding", came, wanted)
     return tables[:1] if tables[0] is tables[-1] else tables
 
 
@@ -60,26 +60,32 @@ def _check_generator(generator: Any, table: nn.Embedding) -> None:
     if generator is None:
         return
     if not isinstance(generator, nn.Linear):
-        raise complain(TypeError, "generator", type(generator).__name__, "an nn.Linear or None")
+        raise argument_error(
+            TypeError, "generator", type(generator).__name__, "an nn.Linear or None"
+        )
     if generator.weight.shape != table.weight.shape:
         came = f"a weight of shape {shape_of(generator.weight)}"
         wanted = f"the target table's shape {shape_of(table.weight)}"
-        raise complain(ValueError, "generator", came, wanted)
+        raise argument_error(ValueError, "generator", came, wanted)
 
 
 def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
     """See Transformer.to_torch."""
     config = ours.config
-    wanted = {"wiring": ("post", "pre"), "norm": ("layer",), "activation": tuple(ACTIVATIONS)}
+    wanted = {
+        "norm_placement": ("post", "pre"),
+        "norm": ("layer",),
+        "activation": tuple(ACTIVATIONS),
+    }
     for name, known in wanted.items():
         if getattr(config, name) not in known:
             came = repr(getattr(config, name))
-            raise complain(ValueError, name, came, f"{' or '.join(known)} for torch's class")
+            raise argument_error(ValueError, name, came, f"{' or '.join(known)} for torch's class")
     sizes = {"d_model": config.d_model, "nhead": config.num_heads}
     options = {
         "dim_feedforward": config.d_ff, "dropout": config.dropout, "bias": config.bias,
         "activation": ACTIVATIONS[config.activation], "layer_norm_eps": config.norm_eps,
-        "batch_first": True, "norm_first": config.wiring == "pre",
+        "batch_first": True, "norm_first": config.norm_placement == "pre",
     }  # fmt: skip
     layers = config.num_encoder_layers, config.num_decoder_layers
     encoder = nn.TransformerEncoder(  # torch's own would warn of nested tensors that it can not use
@@ -107,18 +113,22 @@ def _config(
 
     taken = sorted(FROM_TORCH & changes.keys())
     if taken:
-        raise complain(ValueError, "changes", ", ".join(taken), "no field that torch's modules fix")
+        raise argument_error(
+            ValueError, "changes", ", ".join(taken), "no field that torch's modules fix"
+        )
     unknown = sorted(changes.keys() - {f.name for f in fields(TransformerConfig)})
     if unknown:
         wanted = "fields of TransformerConfig"
-        raise complain(ValueError, "changes", ", ".join(unknown), wanted)
+        raise argument_error(ValueError, "changes", ", ".join(unknown), wanted)
     if (theirs.encoder.norm is None) != (theirs.decoder.norm is None):
-        raise complain(ValueError, "theirs", "a final norm in one stack", "one in both, or in none")
+        raise argument_error(
+            ValueError, "theirs", "a final norm in one stack", "one in both, or in none"
+        )
     first = theirs.encoder.layers[0]
     found = [name for name, function in ACTIVATIONS.items() if first.activation is function]
     if not found:
         wanted = " or ".join(ACTIVATIONS)
-        raise complain(ValueError, "theirs", f"the activation {first.activation}", wanted)
+        raise argument_error(ValueError, "theirs", f"the activation {first.activation}", wanted)
     tied = generator is None or generator.weight is tables[-1].weight
     return TransformerConfig(
         source_vocab=tables[0].num_embeddings,
@@ -131,7 +141,7 @@ def _config(
         dropout=first.dropout.p,
         activation=found[0],
         bias=first.linear1.bias is not None,
-        wiring="pre" if first.norm_first else "post",
+        norm_placement="pre" if first.norm_first else "post",
         norm_eps=first.norm1.eps,
         final_norm=theirs.encoder.norm is not None,
         tied_output=tied,
@@ -161,8 +171,8 @@ def layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Ten
     yield from layer.attention.pairs_with(twin.self_attn)
     if hasattr(layer, "cross_attention"):
         yield from layer.cross_attention.pairs_with(twin.multihead_attn)
-    yield from _same(layer.feed_forward.widen, twin.linear1)
-    yield from _same(layer.feed_forward.narrow, twin.linear2)
+    yield from _same(layer.feed_forward.up_proj, twin.linear1)
+    yield from _same(layer.feed_forward.down_proj, twin.linear2)
     for number, residual in enumerate(layer.residuals, start=1):
         yield from _same(residual.norm, getattr(twin, f"norm{number}"))
 

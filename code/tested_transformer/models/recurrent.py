@@ -10,12 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..errors import complain, need_bool, need_count, shape_of
+from ..errors import argument_error, check_bool, check_count, shape_of
 from ..functional.masks import padding_mask_from_tokens
 from ..functional.scoring import attend
-from ..layers.multi_head import need_sequence
+from ..layers.multi_head import check_sequence
 from ..layers.scoring import AdditiveAttention
-from .transformer import need_ids, real_tokens
+from .transformer import check_ids, real_tokens
 
 __all__ = ["RecurrentCache", "RecurrentConfig", "RecurrentTranslator"]
 
@@ -37,19 +37,19 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         for name in ("source_vocab", "target_vocab", "d_model"):
-            need_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.d_model % 2:
             wanted = "an even number: half for each direction of reading"
-            raise complain(ValueError, "d_model", self.d_model, wanted)
-        need_bool("attention", self.attention)
+            raise argument_error(ValueError, "d_model", self.d_model, wanted)
+        check_bool("attention", self.attention)
         if self.attention_size is None:
             object.__setattr__(self, "attention_size", self.d_model // 2)
-        need_count("attention_size", self.attention_size)
+        check_count("attention_size", self.attention_size)
         if self.pad_id is not None:
-            need_count("pad_id", self.pad_id, least=0)
+            check_count("pad_id", self.pad_id, least=0)
             vocab = min(self.source_vocab, self.target_vocab)
             if self.pad_id >= vocab:
-                raise complain(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
+                raise argument_error(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
 
 
 class RecurrentCache:
@@ -64,7 +64,7 @@ class RecurrentCache:
         self.state: Float[Tensor, "B D"] | None = None
         self.keys: Float[Tensor, "B S A"] | None = None
 
-    def select(self, rows: Int[Tensor, " N"]) -> None:
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
         """Keep these rows of the batch, in this order; a row may be named twice (beam search)."""
         if self.state is None:
             raise RuntimeError("the cache is empty: decode something first")
@@ -95,7 +95,7 @@ class RecurrentTranslator(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         if not isinstance(config, RecurrentConfig):
-            raise complain(TypeError, "config", type(config).__name__, "a RecurrentConfig")
+            raise argument_error(TypeError, "config", type(config).__name__, "a RecurrentConfig")
         self.config = config
         width = config.d_model
         both = 2 * width if config.attention else width  # with attention, a context goes along
@@ -123,7 +123,7 @@ class RecurrentTranslator(nn.Module):
 
     def encode(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
         """Read the source: both directions' states at each place, zeros where there is padding."""
-        need_ids("source", source, self.config.source_vocab)
+        check_ids("source", source, self.config.source_vocab)
         lengths = _lengths(real_tokens(source, self.config.pad_id))
         words = self.source_embedding(source)  # B S D
         packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
@@ -185,23 +185,29 @@ class RecurrentTranslator(nn.Module):
     def _check(
         self, target: Any, memory: Any, memory_mask: Any, cache: Any, return_weights: Any
     ) -> None:
-        need_ids("target", target, self.config.target_vocab)
-        need_sequence("memory", memory)
-        need_bool("return_weights", return_weights)
+        check_ids("target", target, self.config.target_vocab)
+        check_sequence("memory", memory)
+        check_bool("return_weights", return_weights)
         if target.shape[1] == 0:
-            raise complain(ValueError, "target", f"shape {shape_of(target)}", "at least one token")
+            raise argument_error(
+                ValueError, "target", f"shape {shape_of(target)}", "at least one token"
+            )
         batch, length, _ = memory.shape
         if target.shape[0] != batch:
             wanted = f"{batch} rows, as the source has"
-            raise complain(ValueError, "target", f"shape {shape_of(target)}", wanted)
+            raise argument_error(ValueError, "target", f"shape {shape_of(target)}", wanted)
         if memory_mask is not None and memory_mask.shape != (batch, 1, 1, length):
             wanted = f"({batch}, 1, 1, {length}), as `padding` gives it"
-            raise complain(ValueError, "memory_mask", f"shape {shape_of(memory_mask)}", wanted)
+            raise argument_error(
+                ValueError, "memory_mask", f"shape {shape_of(memory_mask)}", wanted
+            )
         if cache is not None and cache.state is not None and len(cache.state) != batch:
             wanted = f"{batch} rows, as the target has"
-            raise complain(ValueError, "cache", f"{len(cache.state)} rows", wanted)
+            raise argument_error(ValueError, "cache", f"{len(cache.state)} rows", wanted)
         if return_weights and self.attention is None:
-            raise complain(ValueError, "return_weights", True, "False: the model has no attention")
+            raise argument_error(
+                ValueError, "return_weights", True, "False: the model has no attention"
+            )
 
 
 def first_state(memory: Float[Tensor, "B S D"], real: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:
@@ -223,7 +229,11 @@ def _lengths(real: Bool[Tensor, "B S"]) -> Int[Tensor, " B"]:
     """How many tokens each row has, where the packing wants it: on the processor."""
     lengths = real.sum(1)
     if real.numel() == 0 or not bool(lengths.all()):
-        raise complain(ValueError, "source", "a row without tokens", "at least one token in each")
+        raise argument_error(
+            ValueError, "source", "a row without tokens", "at least one token in each"
+        )
     if bool((real[:, 1:] & ~real[:, :-1]).any()):
-        raise complain(ValueError, "source", "a token after padding", "padding on the right only")
+        raise argument_error(
+            ValueError, "source", "a token after padding", "padding on the right only"
+        )
     return lengths.cpu()

@@ -11,21 +11,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_bool,
-    need_count,
-    need_integer_tensor,
-    need_positive,
-    need_probability,
-    need_rank,
+    argument_error,
+    check_bool,
+    check_count,
+    check_integer_tensor,
+    check_positive,
+    check_probability,
+    check_rank,
     shape_of,
 )
 from ..functional.masks import causal_mask, combine_masks, padding_mask_from_tokens
 from ..layers.cache import DecoderCache, KeyValueCache, LayerCache
 from ..layers.feed_forward import ACTIVATIONS, FeedForward
-from ..layers.multi_head import MultiHeadAttention, need_sequence
+from ..layers.multi_head import MultiHeadAttention, check_sequence
 from ..layers.norms import LayerNorm, RMSNorm
-from ..layers.residual import WIRINGS, Residual, deepnorm_constants, deepnorm_init
+from ..layers.residual import NORM_PLACEMENTS, Residual, deepnorm_constants, deepnorm_init
 from ..positions.learned import LearnedPositions
 from ..positions.sinusoidal import LAYOUTS, SinusoidalPositions
 
@@ -43,7 +43,7 @@ __all__ = [
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
 CHOICES = {
     "activation": tuple(ACTIVATIONS),
-    "wiring": WIRINGS,
+    "norm_placement": NORM_PLACEMENTS,
     "norm": tuple(NORMS),
     "positions": ("sinusoidal", "learned", "none"),
     "position_layout": LAYOUTS,
@@ -70,11 +70,11 @@ class TransformerConfig:
     dropout: float = 0.1
     activation: str = "relu"
     bias: bool = True  # in every linear layer and norm of the stacks
-    wiring: str = "post"  # where the norm stands: see Residual
+    norm_placement: str = "post"  # where the norm stands: see Residual
     norm: str = "layer"
     norm_eps: float = 1e-5
     final_norm: bool | None = (
-        None  # a norm at the end of each stack; None: where the wiring needs it
+        None  # a norm at the end of each stack; None: where the norm_placement needs it
     )
     positions: str = "sinusoidal"
     position_layout: str = "interleaved"
@@ -88,7 +88,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         d_ff = 4 * self.d_model if self.d_ff is None else self.d_ff
         object.__setattr__(self, "d_ff", d_ff)
-        needs_norm = self.wiring in ("pre", "dual")
+        needs_norm = self.norm_placement in ("pre", "resi_dual")
         final_norm = needs_norm if self.final_norm is None else self.final_norm
         object.__setattr__(self, "final_norm", final_norm)
         self._check()
@@ -106,32 +106,35 @@ class TransformerConfig:
     def _check(self) -> None:
         counts = "source_vocab d_model num_heads num_encoder_layers num_decoder_layers d_ff".split()
         for name in counts:
-            need_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.target_vocab is not None:
-            need_count("target_vocab", self.target_vocab)
+            check_count("target_vocab", self.target_vocab)
         flags = "bias final_norm scale_embedding embedding_norm tied_output output_bias".split()
         for name in flags:
-            need_bool(name, getattr(self, name))
-        need_probability("dropout", self.dropout)
-        need_positive("norm_eps", self.norm_eps)
+            check_bool(name, getattr(self, name))
+        check_probability("dropout", self.dropout)
+        check_positive("norm_eps", self.norm_eps)
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 came, wanted = repr(getattr(self, name)), f"one of {', '.join(known)}"
-                raise complain(ValueError, name, came, wanted)
+                raise argument_error(ValueError, name, came, wanted)
         if self.d_model % self.num_heads:
             wanted = f"a number that divides d_model = {self.d_model}"
-            raise complain(ValueError, "num_heads", self.num_heads, wanted)
-        if self.wiring == "dual" and not self.final_norm:
-            raise complain(
-                ValueError, "final_norm", False, 'True: the wiring "dual" ends in a norm'
+            raise argument_error(ValueError, "num_heads", self.num_heads, wanted)
+        if self.norm_placement == "resi_dual" and not self.final_norm:
+            raise argument_error(
+                ValueError,
+                "final_norm",
+                False,
+                'True: the norm_placement "resi_dual" ends in a norm',
             )
         if self.positions == "learned":
-            need_count("max_length", self.max_length)
+            check_count("max_length", self.max_length)
         if self.pad_id is not None:
-            need_count("pad_id", self.pad_id, least=0)
+            check_count("pad_id", self.pad_id, least=0)
             vocab = min(self.source_vocab, self.output_vocab)
             if self.pad_id >= vocab:
-                raise complain(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
+                raise argument_error(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
 
 
 @dataclass
@@ -160,7 +163,7 @@ class Embedding(nn.Module):
         self, vocab: int, config: TransformerConfig, table: nn.Embedding | None = None
     ) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         width = config.d_model
         self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
         self.positions = _positions(config)
@@ -169,19 +172,19 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if config.scale_embedding else 1.0
 
     def forward(
-        self, ids: Int[Tensor, "B L"], places: Int[Tensor, "B L"], num_places: int
+        self, ids: Int[Tensor, "B L"], places: Int[Tensor, "B L"], num_positions: int
     ) -> Float[Tensor, "B L D"]:
-        """Look the tokens up; places are the positions, all below num_places."""
+        """Look the tokens up; places are the positions, all below num_positions."""
         x = self.table(ids) * self.scale  # B L D
         if self.positions is not None:
-            x = x + self._encode(places, num_places).to(x.dtype)
+            x = x + self._encode(places, num_positions).to(x.dtype)
         x = x if self.norm is None else self.norm(x)
         return self.dropout(x)
 
-    def _encode(self, places: Tensor, num_places: int) -> Tensor:
-        if isinstance(self.positions, LearnedPositions) or places.numel() <= num_places:
+    def _encode(self, places: Tensor, num_positions: int) -> Tensor:
+        if isinstance(self.positions, LearnedPositions) or places.numel() <= num_positions:
             return self.positions(places)
-        every = torch.arange(num_places, device=places.device)
+        every = torch.arange(num_positions, device=places.device)
         return self.positions(every)[places]  # each sinusoid once, then looked up
 
 
@@ -191,13 +194,13 @@ class EncoderLayer(nn.Module):
     With causal=True it looks at the tokens so far only: the layer of a model without an encoder.
 
     Shapes: x (B, S, D) -> x, total and a list of the weights (B, H, S, S) if they are wanted. total
-        is the second stream of the wiring "dual", None elsewhere.
+        is the second stream of the norm_placement "resi_dual", None elsewhere.
     Source: Vaswani et al. 2017, section 3.1.
     """
 
     def __init__(self, config: TransformerConfig, alpha: float = 1.0) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         self.attention = _attention(config)
         self.feed_forward = _feed_forward(config)
         self.residuals = nn.ModuleList(_residual(config, alpha) for _ in range(2))
@@ -233,7 +236,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, alpha: float = 1.0) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         self.attention = _attention(config)
         self.cross_attention = _attention(config)
         self.feed_forward = _feed_forward(config)
@@ -282,12 +285,12 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         alpha = _constants(config)[0][0]
         layers = config.num_encoder_layers
         self.layers = nn.ModuleList(EncoderLayer(config, alpha) for _ in range(layers))
         self.norm = make_norm(config) if config.final_norm else None
-        self.wiring = config.wiring
+        self.norm_placement = config.norm_placement
 
     def forward(
         self,
@@ -297,12 +300,12 @@ class Encoder(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Read the sentence; the mask is that of `attention`."""
-        need_sequence("x", x)
-        total, weights = x if self.wiring == "dual" else None, []
+        check_sequence("x", x)
+        total, weights = x if self.norm_placement == "resi_dual" else None, []
         for layer in self.layers:
             x, total, found = layer(x, total, mask=mask, return_weights=return_weights)
             weights += found
-        x = finish(self.norm, x, total)
+        x = final_norm(self.norm, x, total)
         return (x, weights) if return_weights else x
 
 
@@ -318,12 +321,12 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         alpha = _constants(config)[1][0]
         layers = config.num_decoder_layers
         self.layers = nn.ModuleList(DecoderLayer(config, alpha) for _ in range(layers))
         self.norm = make_norm(config) if config.final_norm else None
-        self.wiring, self.causal_mask = config.wiring, causal_mask  # see own_model
+        self.norm_placement, self.causal_mask = config.norm_placement, causal_mask  # see own_model
 
     def forward(
         self,
@@ -337,17 +340,19 @@ class Decoder(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], list[Tensor], list[Tensor]]:
         """Write: mask hides parts of the target, memory_mask parts of the source."""
-        need_sequence("x", x)
-        need_sequence("memory", memory)
+        check_sequence("x", x)
+        check_sequence("memory", memory)
         caches = [None] * len(self.layers) if cache is None else cache.layers
         if len(caches) != len(self.layers):
-            raise complain(ValueError, "cache", f"{len(caches)} layers", f"{len(self.layers)}")
+            raise argument_error(
+                ValueError, "cache", f"{len(caches)} layers", f"{len(self.layers)}"
+            )
         if causal and mask is not None:  # one mask for all layers, made once
             past = 0 if cache is None else caches[0].own.length
             order = self.causal_mask(x.shape[1], past + x.shape[1], device=x.device)
             mask = combine_masks(mask, order)
             causal = False
-        total, own, cross = x if self.wiring == "dual" else None, [], []
+        total, own, cross = x if self.norm_placement == "resi_dual" else None, [], []
         for layer, kept in zip(self.layers, caches, strict=True):
             x, total, found = layer(
                 x, memory, total, mask=mask, memory_mask=memory_mask, causal=causal, cache=kept,
@@ -355,7 +360,7 @@ class Decoder(nn.Module):
             )  # fmt: skip
             own += found[:1]
             cross += found[1:]
-        x = finish(self.norm, x, total)
+        x = final_norm(self.norm, x, total)
         return (x, own, cross) if return_weights else x
 
 
@@ -380,9 +385,12 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, parts: Any = None) -> None:
         super().__init__()
-        need_config(config)
+        check_config(config)
         self.config, self.parts = config, None
-        self.padding_mask, self.places_of = padding_mask_from_tokens, places_of  # see own_model
+        self.padding_mask, self.position_ids = (
+            padding_mask_from_tokens,
+            position_ids,
+        )  # see own_model
         self.source_embedding = Embedding(config.source_vocab, config)
         shared = self.source_embedding.table if config.target_vocab is None else None
         self.target_embedding = Embedding(config.output_vocab, config, shared)
@@ -408,11 +416,11 @@ class Transformer(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Score every next token of every prefix of the target."""
-        need_ids("source", source, self.config.source_vocab)
-        need_ids("target", target, self.config.output_vocab)
+        check_ids("source", source, self.config.source_vocab)
+        check_ids("target", target, self.config.output_vocab)
         if source.shape[0] != target.shape[0]:
             wanted = f"{source.shape[0]} rows, as the source has"
-            raise complain(ValueError, "target", f"shape {shape_of(target)}", wanted)
+            raise argument_error(ValueError, "target", f"shape {shape_of(target)}", wanted)
         read = self.encode(source, mask=source_mask, return_weights=return_weights)
         memory, seen = read if return_weights else (read, [])
         visible = combine_masks(self.padding(source), memory_mask)
@@ -433,8 +441,8 @@ class Transformer(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Read the source: its memory (B, S, D), from which the decoder writes."""
-        need_ids("source", source, self.config.source_vocab)
-        places = self.places_of(real_tokens(source, self.config.pad_id))
+        check_ids("source", source, self.config.source_vocab)
+        places = self.position_ids(real_tokens(source, self.config.pad_id))
         x = self.source_embedding(source, places, source.shape[1])
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
@@ -454,10 +462,10 @@ class Transformer(nn.Module):
         With a cache, target is the chunk that follows what the cache has seen; the mask covers all
         of it, (L, everything so far).
         """
-        need_ids("target", target, self.config.output_vocab)
+        check_ids("target", target, self.config.output_vocab)
         real = real_tokens(target, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        places = self.places_of(real)[:, -target.shape[1] :]
+        places = self.position_ids(real)[:, -target.shape[1] :]
         x = self.target_embedding(target, places, real.shape[1])
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
@@ -481,15 +489,15 @@ class Transformer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights again: Glorot's uniform matrices, zero biases, embeddings of size 1/sqrt(D).
 
-        The table times sqrt(D) has unit variance. With the wiring "deep" the matrices start smaller
+        The table times sqrt(D) has unit variance. With the norm_placement "deepnorm" the matrices start smaller
         where DeepNorm says so.
         """
         stacks = self.encoder, self.decoder
         for stack, (_, beta) in zip(stacks, _constants(self.config), strict=True):
-            draw_matrices(stack, self.config.wiring, beta)
+            init_linear_layers(stack, self.config.norm_placement, beta)
         for embedding in (self.source_embedding, self.target_embedding):
-            draw_table(embedding.table, self.config)
-        draw_output(self.output, self.config)
+            init_embedding(embedding.table, self.config)
+        init_output(self.output, self.config)
 
     @classmethod
     def from_torch(
@@ -515,7 +523,7 @@ class Transformer(nn.Module):
     def to_torch(self) -> nn.Transformer:
         """A copy of the two stacks as torch's class, batch first; embeddings stay behind.
 
-        Raises: ValueError for a wiring, norm or activation that torch's class does not have.
+        Raises: ValueError for a norm_placement, norm or activation that torch's class does not have.
         """
         from .convert import transformer_to_torch
 
@@ -530,14 +538,14 @@ def real_tokens(ids: Int[Tensor, "B S"], pad_id: int | None) -> Bool[Tensor, "B 
     return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
 
 
-def places_of(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+def position_ids(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
     """A token's position: how many real ones stand before it. Padding stands anywhere: it is hidden."""
     return (real.cumsum(1) - 1).clamp(min=0)
 
 
-def draw_matrices(stack: nn.Module, wiring: str, beta: float) -> None:
+def init_linear_layers(stack: nn.Module, norm_placement: str, beta: float) -> None:
     """Draw the matrices of a stack anew and set its biases to zero."""
-    if wiring == "deep":
+    if norm_placement == "deepnorm":
         deepnorm_init(stack, beta)
         return
     for module in stack.modules():
@@ -548,14 +556,14 @@ def draw_matrices(stack: nn.Module, wiring: str, beta: float) -> None:
 
 
 @torch.no_grad()
-def draw_table(table: nn.Embedding, config: TransformerConfig) -> None:
+def init_embedding(table: nn.Embedding, config: TransformerConfig) -> None:
     """Draw an embedding anew: times sqrt(D) it has unit variance; padding is zero."""
     nn.init.normal_(table.weight, std=config.d_model**-0.5)
     if config.pad_id is not None:
         nn.init.zeros_(table.weight[config.pad_id])
 
 
-def draw_output(output: nn.Linear, config: TransformerConfig) -> None:
+def init_output(output: nn.Linear, config: TransformerConfig) -> None:
     """Draw the output layer anew, unless its matrix is an embedding's table."""
     if not config.tied_output:
         nn.init.xavier_uniform_(output.weight)
@@ -563,22 +571,22 @@ def draw_output(output: nn.Linear, config: TransformerConfig) -> None:
         nn.init.zeros_(output.bias)
 
 
-def need_ids(name: str, ids: Any, vocab: int) -> None:
+def check_ids(name: str, ids: Any, vocab: int) -> None:
     """Raise unless ids are token numbers (B, L) below vocab."""
-    need_integer_tensor(name, ids)
-    need_rank(name, ids, 2)
+    check_integer_tensor(name, ids)
+    check_rank(name, ids, 2)
     # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
         return
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocab:
-        raise complain(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
+        raise argument_error(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
 
 
-def need_config(config: Any) -> None:
+def check_config(config: Any) -> None:
     """Raise unless config is a TransformerConfig."""
     if not isinstance(config, TransformerConfig):
-        raise complain(TypeError, "config", type(config).__name__, "a TransformerConfig")
+        raise argument_error(TypeError, "config", type(config).__name__, "a TransformerConfig")
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
@@ -601,7 +609,9 @@ def make_norm(config: TransformerConfig) -> nn.Module:
 
 
 def _residual(config: TransformerConfig, alpha: float) -> Residual:
-    return Residual(make_norm(config), wiring=config.wiring, dropout=config.dropout, alpha=alpha)
+    return Residual(
+        make_norm(config), norm_placement=config.norm_placement, dropout=config.dropout, alpha=alpha
+    )
 
 
 def _positions(config: TransformerConfig) -> nn.Module | None:
@@ -613,8 +623,8 @@ def _positions(config: TransformerConfig) -> nn.Module | None:
 
 
 def _constants(config: TransformerConfig) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(alpha, beta) of the encoder and of the decoder: 1 and 1 unless the wiring is "deep"."""
-    if config.wiring != "deep":
+    """(alpha, beta) of the encoder and of the decoder: 1 and 1 unless the norm_placement is "deepnorm"."""
+    if config.norm_placement != "deepnorm":
         return (1.0, 1.0), (1.0, 1.0)
     return deepnorm_constants(config.num_encoder_layers, config.num_decoder_layers)
 
@@ -634,7 +644,7 @@ def _sublayer(
     return attend
 
 
-def finish(norm: nn.Module | None, x: Tensor, total: Tensor | None) -> Tensor:
+def final_norm(norm: nn.Module | None, x: Tensor, total: Tensor | None) -> Tensor:
     """The end of a stack: the final norm, if there is one; ResiDual adds its normed second stream."""
     if norm is None:
         return x

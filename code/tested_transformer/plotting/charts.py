@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from .checks import (
     Numbers,
     curve_data,
@@ -72,11 +72,13 @@ def arrows(
     rows = texts("targets", targets, array.shape[0])
     columns = texts("sources", sources, array.shape[1])
     if not (np.isfinite(array) & (array >= 0)).all():
-        raise complain(ValueError, "weights", "a negative, infinite or NaN one", "weights >= 0")
+        raise argument_error(
+            ValueError, "weights", "a negative, infinite or NaN one", "weights >= 0"
+        )
     if highlight is not None:
-        need_count("highlight", highlight, least=0)
+        check_count("highlight", highlight, least=0)
         if highlight >= len(rows):
-            raise complain(ValueError, "highlight", highlight, f"a target, below {len(rows)}")
+            raise argument_error(ValueError, "highlight", highlight, f"a target, below {len(rows)}")
     array = settle(array, sensible_decimals(array))
     with in_style():
         figure = new_figure()
@@ -242,7 +244,7 @@ def bars(
     known("colors", colors or {}, series)
     data = {name: finite_row(f"heights {name}".strip(), ys, names) for name, ys in series.items()}
     if not data:
-        raise complain(ValueError, "heights", "an empty mapping", "at least one name")
+        raise argument_error(ValueError, "heights", "an empty mapping", "at least one name")
     decimals = sensible_decimals(np.concatenate(list(data.values())))
     data = {name: settle(ys, decimals) for name, ys in data.items()}
     with in_style():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import complain
+from ..errors import argument_error
 
 MAX_CELLS = 16_384
 Numbers = torch.Tensor | np.ndarray | Sequence
@@ -29,7 +29,7 @@ def numbers(name: str, value: Any) -> np.ndarray:
             raise TypeError(f"dtype {array.dtype}")
     except (TypeError, ValueError) as error:
         expected = "a tensor, array or nested list of real numbers"
-        raise complain(TypeError, name, type(value).__name__, expected) from error
+        raise argument_error(TypeError, name, type(value).__name__, expected) from error
     return array.astype(np.float64)
 
 
@@ -37,7 +37,7 @@ def of_shape(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Like `numbers`, for a given shape."""
     array = numbers(name, value)
     if array.shape != shape:
-        raise complain(ValueError, name, f"shape {array.shape}", f"shape {shape}")
+        raise argument_error(ValueError, name, f"shape {array.shape}", f"shape {shape}")
     return array
 
 
@@ -45,7 +45,7 @@ def finite_row(name: str, value: Any, names: Sequence) -> np.ndarray:
     """Like `numbers`, for as many finite numbers as there are names."""
     array = of_shape(name, value, (len(names),))
     if not np.isfinite(array).all():
-        raise complain(ValueError, name, "an infinite or NaN one", "finite numbers")
+        raise argument_error(ValueError, name, "an infinite or NaN one", "finite numbers")
     return array
 
 
@@ -53,21 +53,23 @@ def matrix(name: str, value: Any) -> np.ndarray:
     """Like `numbers`, but with two axes and at least one cell."""
     array = numbers(name, value)
     if array.ndim != 2 or array.size == 0:
-        raise complain(ValueError, name, f"shape {array.shape}", "a matrix (rows, columns)")
+        raise argument_error(ValueError, name, f"shape {array.shape}", "a matrix (rows, columns)")
     if array.size > MAX_CELLS:
-        raise complain(ValueError, name, f"{array.size} cells", f"at most {MAX_CELLS}: show a part")
+        raise argument_error(
+            ValueError, name, f"{array.size} cells", f"at most {MAX_CELLS}: show a part"
+        )
     return array
 
 
 def matrices(name: str, values: Any) -> list[np.ndarray]:
     """Like `matrix`, for several of one shape."""
     if not isinstance(values, torch.Tensor | np.ndarray | list | tuple):
-        raise complain(TypeError, name, type(values).__name__, "several matrices")
+        raise argument_error(TypeError, name, type(values).__name__, "several matrices")
     arrays = [matrix(f"{name}[{n}]", value) for n, value in enumerate(values)]
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1:
         came = f"shapes {sorted(shapes)}" if shapes else "none"
-        raise complain(ValueError, name, came, "at least one matrix, all of one shape")
+        raise argument_error(ValueError, name, came, "at least one matrix, all of one shape")
     return arrays
 
 
@@ -75,7 +77,7 @@ def mask_matrix(name: str, value: Any) -> np.ndarray:
     """Like `matrix`, for a mask."""
     array = matrix(name, value)
     if not np.isin(array, (0.0, 1.0)).all():
-        raise complain(ValueError, name, "other entries", "True and False, or 0 and 1")
+        raise argument_error(ValueError, name, "other entries", "True and False, or 0 and 1")
     return array.astype(bool)
 
 
@@ -85,22 +87,22 @@ def texts(name: str, values: Any, length: int | None = None) -> list[str]:
     Raises: TypeError if they are no list, ValueError if their number is wrong.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise complain(TypeError, name, type(values).__name__, "a list of labels")
+        raise argument_error(TypeError, name, type(values).__name__, "a list of labels")
     labels = [str(value) for value in values]
     if not labels or length not in (None, len(labels)):
         expected = "at least one label" if length is None else f"{length} labels"
-        raise complain(ValueError, name, len(labels), expected)
+        raise argument_error(ValueError, name, len(labels), expected)
     return labels
 
 
 def known(name: str, mapping: Any, names: Iterable) -> None:
     """Raise unless a mapping speaks only of the names that are drawn."""
     if not isinstance(mapping, Mapping):
-        raise complain(TypeError, name, type(mapping).__name__, "a dict")
+        raise argument_error(TypeError, name, type(mapping).__name__, "a dict")
     if odd := [key for key in mapping if not isinstance(key, str)]:
-        raise complain(TypeError, name, f"the key {odd[0]!r}", "names as keys")
+        raise argument_error(TypeError, name, f"the key {odd[0]!r}", "names as keys")
     if strange := [key for key in mapping if key not in names]:
-        raise complain(ValueError, name, strange, f"names among {list(names)}")
+        raise argument_error(ValueError, name, strange, f"names among {list(names)}")
 
 
 def curve_data(
@@ -109,11 +111,11 @@ def curve_data(
     """Check and round all that `curves` draws."""
     xs = numbers("x", x)
     if xs.ndim != 1 or not xs.size or not np.isfinite(xs).all():
-        raise complain(ValueError, "x", f"shape {xs.shape}", "one axis of finite numbers")
+        raise argument_error(ValueError, "x", f"shape {xs.shape}", "one axis of finite numbers")
     for name, mapping in (("lines", lines), ("bands", bands), ("marks", marks)):
         known(name, mapping, marks if name == "marks" else lines)
     if not lines:
-        raise complain(ValueError, "lines", "an empty dict", "at least one {name: y}")
+        raise argument_error(ValueError, "lines", "an empty dict", "at least one {name: y}")
     ys = {name: of_shape(f"lines[{name!r}]", y, xs.shape) for name, y in lines.items()}
     around = {n: of_shape(f"bands[{n!r}]", band, (2, xs.size)) for n, band in bands.items()}
     spots = finite_row("marks", list(marks.values()), list(marks))
@@ -133,7 +135,7 @@ def rounded(name: str, arrays: list, level: np.ndarray, log: bool) -> list[np.nd
     if not log:
         return [settle(array, sensible_decimals(level)) for array in arrays]
     if any((array <= 0).any() for array in arrays):
-        raise complain(ValueError, name, "0 or less", "numbers above 0 on a logarithmic axis")
+        raise argument_error(ValueError, name, "0 or less", "numbers above 0 on a logarithmic axis")
 
     def each(value: float) -> float:
         return float(settle(value, sensible_decimals(np.array([0.0, value]))))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..errors import complain, need_rank, need_tensor
+from ..errors import argument_error, check_rank, check_tensor
 from ..functional.masks import causal_mask, document_mask, offsets, window_mask
 from . import Picture, mask_picture, mask_pictures
 
@@ -92,7 +92,7 @@ def describe_mask(
     >>> describe_mask(torch.ones(2, 3, dtype=torch.bool).tril()).warnings[0]
     'aligned top-left although 2 queries meet 3 keys: the last query sees 2 of them'
     """
-    _need_keep_mask(mask)
+    _check_keep_mask(mask)
     rows, columns = _labels("rows", rows), _labels("columns", columns)
     mask = mask.cpu()
     if mask.shape[-2] == 1 and rows:
@@ -101,7 +101,7 @@ def describe_mask(
     columns = columns or _numbers(mask.shape[-1])
     for name, labels, size in (("rows", rows, -2), ("columns", columns, -1)):
         if len(labels) != mask.shape[size]:
-            raise complain(ValueError, name, f"{len(labels)} labels", f"{mask.shape[size]}")
+            raise argument_error(ValueError, name, f"{len(labels)} labels", f"{mask.shape[size]}")
     names, parts = _parts(mask)
     return MaskReport(
         shape=tuple(mask.shape),
@@ -114,8 +114,8 @@ def describe_mask(
     )
 
 
-def _need_keep_mask(mask: object) -> None:
-    need_tensor("mask", mask)
+def _check_keep_mask(mask: object) -> None:
+    check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         boolean = "torch.bool (True = may attend)"
         if mask.is_floating_point() and bool((mask == float("-inf")).any()):
@@ -123,15 +123,15 @@ def _need_keep_mask(mask: object) -> None:
         else:
             how = 'if 1 means "may attend" convert it with `mask != 0`, if 1 means "hide" with '
             how += "`mask == 0`: which of the two is it?"
-        raise complain(TypeError, "mask", f"{mask.dtype}; {how}", boolean)
-    need_rank("mask", mask, 2, 3, 4)
+        raise argument_error(TypeError, "mask", f"{mask.dtype}; {how}", boolean)
+    check_rank("mask", mask, 2, 3, 4)
 
 
 def _labels(name: str, labels: Iterable | None) -> tuple[str, ...]:
     if labels is None:
         return ()
     if isinstance(labels, str) or not isinstance(labels, Iterable):
-        raise complain(TypeError, name, type(labels).__name__, "a list of names")
+        raise argument_error(TypeError, name, type(labels).__name__, "a list of names")
     return tuple(map(str, labels))
 
 

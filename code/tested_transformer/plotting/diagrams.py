@@ -8,22 +8,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import complain, shape_of
+from ..errors import argument_error, shape_of
 from ..functional.attention import attention
 from ..layers.cache import KeyValueCache
-from ..layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ..layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 from ..layers.residual import Residual
 from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, box, note, notes, shape, sizes
 
 
-def need_room(name: str, tensor: Tensor, *limits: tuple[int, int]) -> None:
+def check_room(name: str, tensor: Tensor, *limits: tuple[int, int]) -> None:
     """Raise unless a tensor has an axis for each pair of limits, and fits between them."""
     fits = tensor.ndim == len(limits) and all(
         least <= size <= most for size, (least, most) in zip(tensor.shape, limits, strict=True)
     )
     if not fits:
         wanted = ", ".join(f"{least} to {most}" for least, most in limits)
-        raise complain(ValueError, name, f"shape {shape_of(tensor)}", f"sizes of {wanted}")
+        raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", f"sizes of {wanted}")
 
 
 def numbers(tensor: Tensor, decimals: int = 0) -> list[list[str]]:
@@ -66,11 +66,13 @@ def queries_keys_values(
     Raises: ValueError for more than fits, or another number of words.
     Source: Vaswani et al. 2017, section 3.2.1.
     """
-    need_room("x", x, (1, 3), (1, 5))
+    check_room("x", x, (1, 3), (1, 5))
     for name, weights in {"w_query": w_query, "w_key": w_key, "w_value": w_value}.items():
-        need_room(name, weights, (1, 5), (1, 1 if name == "w_value" else 3))
+        check_room(name, weights, (1, 5), (1, 1 if name == "w_value" else 3))
     if len(words) != len(x):
-        raise complain(ValueError, "words", f"{len(words)}", f"{len(x)}, one for each row of x")
+        raise argument_error(
+            ValueError, "words", f"{len(words)}", f"{len(x)}, one for each row of x"
+        )
     source = Matrix(200 - 17 * x.shape[1], 26, x.shape, "plain", cell=(34, 24))
     parts = [note(200, 16, f"x, a row for each word: {shape('L D', x.shape)}", at="middle")]
     parts += [*source.draw(words=numbers(x)), *beside(source, words)]
@@ -145,9 +147,9 @@ def scaled_dot_product(
     Raises: ValueError for more than fits.
     Source: Vaswani et al. 2017, equation 1.
     """
-    need_room("query", query, (2, 4), (2, 4))
-    need_room("key", key, (4, 5), (2, 4))
-    need_room("value", value, (4, 5), (1, 2))
+    check_room("query", query, (2, 4), (2, 4))
+    check_room("key", key, (4, 5), (2, 4))
+    check_room("value", value, (4, 5), (1, 2))
     output, weights = attention(query, key, value, return_weights=True)
     k = Matrix(106, 4, key.mT.shape, "key", cell=21)
     scores = Matrix(106, k.bottom + 14, (query @ key.mT).shape, "plain", cell=21)
@@ -212,13 +214,13 @@ def masks_by_use(
     """
     asked = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
     if list(masks) != list(asked):
-        raise complain(ValueError, "masks", ", ".join(masks), ", ".join(asked))
+        raise argument_error(ValueError, "masks", ", ".join(masks), ", ".join(asked))
     parts, told, y = [], [], 0.0
     for (name, mask), (queries, keys) in zip(masks.items(), asked.values(), strict=True):
         size = (len(queries), len(keys))
-        need_room(name, mask, (1, 1), (1, 1), (1, 4), (1, 4))
+        check_room(name, mask, (1, 1), (1, 1), (1, 4), (1, 4))
         if mask.shape[2] not in (1, size[0]) or mask.shape[3] != size[1]:
-            raise complain(
+            raise argument_error(
                 ValueError, name, f"shape {shape_of(mask)}", f"(1, 1, {size[0]}, {size[1]})"
             )
         at = Matrix(84, y + 44, size, "plain", cell=(62, 24))
@@ -250,13 +252,15 @@ def heads_split_and_joined(layer: MultiHeadAttention, x: Float[Tensor, "1 L D"])
     Raises: ValueError for more than fits, or another number of heads than two.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
-    need_room("x", x, (1, 1), (1, 5), (2, 8))
+    check_room("x", x, (1, 1), (1, 5), (2, 8))
     if (layer.num_heads, layer.num_kv_heads) != (2, 2):
-        raise complain(ValueError, "layer", f"{layer.num_heads} heads", "two heads, not grouped")
+        raise argument_error(
+            ValueError, "layer", f"{layer.num_heads} heads", "two heads, not grouped"
+        )
     whole = {name: getattr(layer, name)(x) for name in ("query", "key", "value")}
     heads = {name: split_heads(part, 2) for name, part in whole.items()}
     found, weights = attention(*heads.values(), return_weights=True)
-    joined = join_heads(found)
+    joined = concat_heads(found)
     parts, y = _whole_width(whole)
     more, y = _step(y, "split_heads", "B H L d", heads["query"])
     parts += (
@@ -264,7 +268,7 @@ def heads_split_and_joined(layer: MultiHeadAttention, x: Float[Tensor, "1 L D"])
     )
     y += 98 + 18 * x.shape[1]
     parts.append(note(200, y, f"weights: {shape('B H L S', weights.shape)}", at="middle"))
-    more, y = _step(y + 6, "join_heads", "B L D", joined)
+    more, y = _step(y + 6, "concat_heads", "B L D", joined)
     parts += more + _by_head(Matrix(52, y, joined.shape[1:], "output", cell=(11, 14)))
     last = Matrix(260, y, layer.output(joined).shape[1:], "output", cell=(11, 14))
     parts += [*last.draw(), note(200, last.middle - 8, "w_output", at="middle")]
@@ -352,16 +356,16 @@ def norm_places() -> Diagram:
     Source: Vaswani et al. 2017, figure 1; Xiong et al. 2020, figure 1.
     """
     parts, ends = [], []
-    for left, wiring in ((4, "post"), (206, "pre")):
+    for left, norm_placement in ((4, "post"), (206, "pre")):
         lane, start, y = left + 36, 64, 82
-        formula = "x + f(norm(x))" if norm_first(wiring) else "norm(x + f(x))"
-        parts.append(note(left + 96, 16, f"{wiring}-norm", at="middle", kind="strong"))
+        formula = "x + f(norm(x))" if norm_first(norm_placement) else "norm(x + f(x))"
+        parts.append(note(left + 96, 16, f"{norm_placement}-norm", at="middle", kind="strong"))
         parts += [note(left + 96, 36, formula, at="middle"), note(lane, 58, "x", at="middle")]
         for sublayer in ("attention", "feed-forward"):
-            more, start, y = _wired(lane, start, y, sublayer, norm_first(wiring))
+            more, start, y = _wired(lane, start, y, sublayer, norm_first(norm_placement))
             parts += more
         parts += arrow((lane, start), (lane, y + 10), kind="line thick")
-        if norm_first(wiring):
+        if norm_first(norm_placement):
             parts += _norm(lane, y + 10)
             parts.append(note(lane + 38, y + 30, "once, at the end"))
             parts += arrow((lane, y + 40), (lane, y + 62), kind="line thick")
@@ -376,10 +380,10 @@ def norm_places() -> Diagram:
     return Diagram("Post-norm and pre-norm", told, max(ends) + 8, parts)
 
 
-def norm_first(wiring: str) -> bool:
+def norm_first(norm_placement: str) -> bool:
     """Whether a `Residual` calls its norm before the sublayer: it is run once, and watched.
 
-    Raises: ValueError for a wiring that there is not.
+    Raises: ValueError for a norm_placement that there is not.
 
     >>> norm_first("pre"), norm_first("post")
     (True, False)
@@ -388,7 +392,7 @@ def norm_first(wiring: str) -> bool:
     norm, sublayer = nn.Identity(), nn.Identity()
     norm.register_forward_hook(lambda *_: called.append("norm"))
     sublayer.register_forward_hook(lambda *_: called.append("sublayer"))
-    Residual(norm, wiring=wiring)(torch.zeros(1, 1), sublayer)
+    Residual(norm, norm_placement=norm_placement)(torch.zeros(1, 1), sublayer)
     return called[0] == "norm"
 
 
@@ -433,14 +437,18 @@ def cache_steps(chunks: Sequence[Sequence[str]], *, capacity: int) -> Diagram:
     """
     cache, width = KeyValueCache(capacity=capacity), 2
     if not 1 <= len(chunks) <= 4:
-        raise complain(ValueError, "chunks", f"{len(chunks)}", "1 to 4, to fit in the picture")
+        raise argument_error(
+            ValueError, "chunks", f"{len(chunks)}", "1 to 4, to fit in the picture"
+        )
     parts, told, y = [], [], 8.0
     for step, words in enumerate(chunks, start=1):
         query, new = torch.zeros(2, 1, 1, len(words), width)
         before, (keys, values) = cache.length, cache.append(new, new)
         if cache.capacity > 8:
             wanted = "at most 8 places, to fit in the picture"
-            raise complain(ValueError, "capacity", f"{cache.capacity} after {step} steps", wanted)
+            raise argument_error(
+                ValueError, "capacity", f"{cache.capacity} after {step} steps", wanted
+            )
         _, weights = attention(query, keys, values, causal=True, return_weights=True)
         scores = f"scores {sizes(weights.shape[2:])}"
         parts.append(note(4, y + 14, f"step {step}: “{' '.join(words)}”", kind="strong"))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from ..functional.backends import tiled
-from ..functional.inputs import Call
-from ..functional.online_softmax import cut, merge, nothing, summarize
+from ..functional.inputs import AttentionInputs
+from ..functional.online_softmax import empty_state, merge, partial_softmax, tiles
 from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, note, notes
 
 MOST = 4  # blocks, and tiles: more do not fit
@@ -23,13 +23,15 @@ class Visit(NamedTuple):
     masked: bool
 
 
-def tiles_visited(call: Call, rows: int, columns: int) -> list[tuple[slice, list[Visit]]]:
+def tiles_visited(
+    call: AttentionInputs, rows: int, columns: int
+) -> list[tuple[slice, list[Visit]]]:
     """The blocks of queries of the backend "tiled", each with the tiles that it visits, in order.
 
     Raises: TypeError or ValueError for sizes that are no counts.
     """
-    need_count("rows", rows)
-    need_count("columns", columns)
+    check_count("rows", rows)
+    check_count("columns", columns)
     grid = tiled.Grid(call, tiled.Tiling(queries=rows, keys=columns), 0)
     return [
         (
@@ -59,19 +61,21 @@ def flash_tiles(
     Source: Dao 2023, algorithm 1.
     """
     scale = query.shape[-1] ** -0.5
-    call = Call(query, key, value, None, None, True, None, None, None, scale, 0.0, False)
-    visits, tiles = tiles_visited(call, rows, columns), list(cut(key.shape[1], columns))
-    if max(len(visits), len(tiles)) > MOST:
-        came = f"{len(visits)} blocks and {len(tiles)} tiles"
-        raise complain(ValueError, "rows and columns", came, f"sizes that make {MOST} at most")
+    call = AttentionInputs(query, key, value, None, None, True, None, None, None, scale, 0.0, False)
+    visits, visited = tiles_visited(call, rows, columns), list(tiles(key.shape[1], columns))
+    if max(len(visits), len(visited)) > MOST:
+        came = f"{len(visits)} blocks and {len(visited)} tiles"
+        raise argument_error(
+            ValueError, "rows and columns", came, f"sizes that make {MOST} at most"
+        )
     if block not in range(len(visits)):
-        raise complain(ValueError, "block", block, f"a number from 0 to {len(visits) - 1}")
-    grid, y = _score_tiles(visits, tiles, block)
+        raise argument_error(ValueError, "block", block, f"a number from 0 to {len(visits) - 1}")
+    grid, y = _score_tiles(visits, visited, block)
     memory, y = _fast_memory(y + 14, call, visits[block][0], columns)
     states = running(call, *visits[block])
     last = visits[block][0].stop - 1
     parts = [*grid, *memory, *_table(y + 24, last, states)]
-    told = _told([len(visited) for _, visited in visits], rows, columns, last, states)
+    told = _told([len(seen) for _, seen in visits], rows, columns, last, states)
     return Diagram("The tiles of FlashAttention", told, y + 36 + LINE * len(states), parts)
 
 
@@ -131,7 +135,9 @@ def between(places: slice) -> str:
     return f"{places.start}–{places.stop - 1}"
 
 
-def _fast_memory(top: float, call: Call, rows: slice, columns: int) -> tuple[list[str], float]:
+def _fast_memory(
+    top: float, call: AttentionInputs, rows: slice, columns: int
+) -> tuple[list[str], float]:
     """What is in the fast memory while a block of queries meets a tile."""
     length, d, dv = rows.stop - rows.start, call.query.shape[-1], call.value.shape[-1]
     held = [
@@ -155,16 +161,20 @@ def _fast_memory(top: float, call: Call, rows: slice, columns: int) -> tuple[lis
     return parts, top + 144
 
 
-def running(call: Call, rows: slice, visited: list[Visit]) -> list[tuple[int, float, float]]:
+def running(
+    call: AttentionInputs, rows: slice, visited: list[Visit]
+) -> list[tuple[int, float, float]]:
     """After each tile: its number, and the maximum and the sum of the block's last query so far.
 
     Under a causal mask that query sees every key of the tiles that its block visits.
     """
     last = slice(rows.stop - 1, rows.stop)
     scores = call.query[0, last] @ call.key[0].mT * call.scale
-    state, states = nothing(scores, call.value.shape[-1]), []
+    state, states = empty_state(scores, call.value.shape[-1]), []
     for n, visit in enumerate(visited):
-        state = merge(state, summarize(scores[:, visit.columns], call.value[0, visit.columns]))
+        state = merge(
+            state, partial_softmax(scores[:, visit.columns], call.value[0, visit.columns])
+        )
         states.append((n, state.maximum.item(), state.total.item()))
     return states
 

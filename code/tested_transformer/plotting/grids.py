@@ -13,7 +13,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from ..errors import complain, need_count
+from ..errors import argument_error, check_count
 from .checks import Numbers, mask_matrix, matrices, matrix, sensible_decimals, settle, short
 from .layout import Labels, arrange, below, cell_axes, cell_size, set_titles
 from .style import (
@@ -158,7 +158,7 @@ def draw_heat_maps(
     color_bar: str | bool | None,
 ) -> tuple[Figure, list[np.ndarray]]:
     """Draw matrices with one color scale; also return them as drawn."""
-    need_count("decimals", decimals, least=0)
+    check_count("decimals", decimals, least=0)
     shown = shown_cells(arrays, masks)
     printed = [cell_texts(array, keep, decimals) for array, keep in zip(arrays, shown, strict=True)]
     number = 0.12 + max(text_width(text, NUMBER) for grid in printed for text in grid.flat)
@@ -189,11 +189,11 @@ def shown_cells(arrays: list[np.ndarray], masks: Any) -> list[np.ndarray]:
     if masks is None:
         return [np.isfinite(array) for array in arrays]
     if len(masks) != len(arrays):
-        raise complain(ValueError, "masks", len(masks), f"{len(arrays)}, one for each matrix")
+        raise argument_error(ValueError, "masks", len(masks), f"{len(arrays)}, one for each matrix")
     keeps = [mask_matrix("mask", mask) for mask in masks]
     for keep, array in zip(keeps, arrays, strict=True):
         if keep.shape != array.shape:
-            raise complain(ValueError, "mask", f"shape {keep.shape}", f"shape {array.shape}")
+            raise argument_error(ValueError, "mask", f"shape {keep.shape}", f"shape {array.shape}")
     return [keep & np.isfinite(array) for keep, array in zip(keeps, arrays, strict=True)]
 
 
@@ -222,9 +222,9 @@ def color_scale(
         vmax = max(largest if low else float(values.max(initial=0)) or 1.0, vmin)
     for name, bound, cut in (("vmin", vmin, values < vmin), ("vmax", vmax, values > vmax)):
         if cut.any():
-            raise complain(ValueError, name, bound, "a bound that cuts off no entry, or None")
+            raise argument_error(ValueError, name, bound, "a bound that cuts off no entry, or None")
     if vmin >= vmax:
-        raise complain(ValueError, "vmax", vmax, f"more than vmin, which is {vmin}")
+        raise argument_error(ValueError, "vmax", vmax, f"more than vmin, which is {vmin}")
     return Normalize(vmin, vmax), DIVERGING if vmin < 0 else SEQUENTIAL
 
 

@@ -7,11 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import (
-    need_count,
-    need_integer_tensor,
+    check_count,
+    check_integer_tensor,
 )
-from .learned import need_indices
-from .sinusoidal import need_floating
+from .learned import check_indices
+from .sinusoidal import check_floating
 
 __all__ = ["binary_positions", "integer_positions", "unit_positions"]
 
@@ -25,8 +25,8 @@ def integer_positions(
     Raises: TypeError that names the argument.
     Source: chapter 6, where an experiment rejects it.
     """
-    need_integer_tensor("positions", positions)
-    need_floating("dtype", dtype)
+    check_integer_tensor("positions", positions)
+    check_floating("dtype", dtype)
     return positions.to(dtype).unsqueeze(-1)
 
 
@@ -39,7 +39,7 @@ def unit_positions(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 6, where an experiment rejects it.
     """
-    need_count("length", length)
+    check_count("length", length)
     return integer_positions(positions, dtype=dtype) / max(length - 1, 1)
 
 
@@ -55,8 +55,8 @@ def binary_positions(
     >>> binary_positions(torch.tensor([3, 4]), 3).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    need_count("num_bits", num_bits)
-    need_indices("positions", positions, 2**num_bits)
-    need_floating("dtype", dtype)
+    check_count("num_bits", num_bits)
+    check_indices("positions", positions, 2**num_bits)
+    check_floating("dtype", dtype)
     bits = torch.arange(num_bits, device=positions.device)
     return (positions.long().unsqueeze(-1) >> bits & 1).to(dtype)

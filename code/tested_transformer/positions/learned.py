@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import (
-    complain,
-    need_count,
-    need_integer_tensor,
+    argument_error,
+    check_count,
+    check_integer_tensor,
 )
 
 __all__ = ["LearnedPositions"]
@@ -31,25 +31,27 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
-        need_count("max_length", max_length)
-        need_count("d_model", d_model)
+        check_count("max_length", max_length)
+        check_count("d_model", d_model)
         self.weight = nn.Parameter(torch.empty(max_length, d_model).normal_(std=0.02))
 
     def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
         """The rows of these positions."""
-        need_indices("positions", positions, len(self.weight))
+        check_indices("positions", positions, len(self.weight))
         return functional.embedding(positions, self.weight)
 
 
-def need_indices(argument: str, indices: Any, size: int) -> None:
+def check_indices(argument: str, indices: Any, size: int) -> None:
     """Raise unless all indices name a row of a table of that size.
 
     It looks at the values: on a GPU a wrong index would otherwise kill the process.
     """
-    need_integer_tensor(argument, indices)
+    check_integer_tensor(argument, indices)
     if indices.is_meta or torch.compiler.is_compiling() or not indices.numel():
         return
     low, high = (int(end) for end in indices.aminmax())
     if low < 0 or high >= size:
         came = low if low < 0 else high
-        raise complain(ValueError, argument, came, f"0 to {size - 1}: the table has {size} rows")
+        raise argument_error(
+            ValueError, argument, came, f"0 to {size - 1}: the table has {size} rows"
+        )

@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_count,
-    need_float_tensor,
-    need_probability,
-    need_rank,
+    argument_error,
+    check_count,
+    check_float_tensor,
+    check_probability,
+    check_rank,
     shape_of,
 )
 from ..functional.attention import attention
@@ -38,9 +38,9 @@ def relative_distances(
             [0, 1, 2],
             [0, 0, 1]])
     """
-    need_count("num_queries", num_queries, least=0)
-    need_count("num_keys", num_keys, least=0)
-    need_count("max_distance", max_distance, least=0)
+    check_count("num_queries", num_queries, least=0)
+    check_count("num_keys", num_keys, least=0)
+    check_count("max_distance", max_distance, least=0)
     queries = torch.arange(num_queries, device=device) + num_keys - num_queries
     distances = torch.arange(num_keys, device=device) - queries[:, None]  # L S
     return distances.clamp(-max_distance, max_distance) + max_distance
@@ -70,7 +70,7 @@ def relative_attention(
     Raises: TypeError or ValueError that name the argument.
     Source: Shaw et al. 2018, equations 3 to 5, and the split of section 3.3.
     """
-    need_tables(query, key, value, key_table, value_table)
+    check_tables(query, key, value, key_table, value_table)
     max_distance = len(key_table) // 2
     picks = relative_distances(
         query.shape[-2], key.shape[-2], max_distance, device=query.device
@@ -100,9 +100,9 @@ class RelativeAttention(nn.Module):
 
     def __init__(self, d_head: int, max_distance: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        need_count("d_head", d_head)
-        need_count("max_distance", max_distance, least=0)
-        need_probability("dropout", dropout)
+        check_count("d_head", d_head)
+        check_count("max_distance", max_distance, least=0)
+        check_probability("dropout", dropout)
         rows = 2 * max_distance + 1
         self.key_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
         self.value_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
@@ -116,23 +116,23 @@ class RelativeAttention(nn.Module):
         )
 
 
-def need_tables(query: Any, key: Any, value: Any, key_table: Any, value_table: Any) -> None:
+def check_tables(query: Any, key: Any, value: Any, key_table: Any, value_table: Any) -> None:
     """Raise unless the tables fit: 2K + 1 rows, as wide as the keys and the values."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        need_float_tensor(name, tensor)
+        check_float_tensor(name, tensor)
         if tensor.ndim < 2:
-            raise complain(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
-    need_float_tensor("key_table", key_table)
+            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
+    check_float_tensor("key_table", key_table)
     tables = {"key_table": (key_table, query.shape[-1])}
     if value_table is not None:
-        need_float_tensor("value_table", value_table)
+        check_float_tensor("value_table", value_table)
         tables["value_table"] = value_table, value.shape[-1]
     for name, (table, width) in tables.items():
-        need_rank(name, table, 2)
+        check_rank(name, table, 2)
         rows = len(key_table)
         if table.shape != (rows, width) or rows % 2 == 0:
             rows += rows % 2 == 0
             came, wanted = f"shape {shape_of(table)}", f"({rows}, {width}), an odd number of rows"
-            raise complain(ValueError, name, came, wanted)
+            raise argument_error(ValueError, name, came, wanted)
         if table.dtype != query.dtype:
-            raise complain(TypeError, name, table.dtype, f"query's dtype {query.dtype}")
+            raise argument_error(TypeError, name, table.dtype, f"query's dtype {query.dtype}")

@@ -7,10 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
-    complain,
-    need_count,
-    need_integer_tensor,
-    need_positive,
+    argument_error,
+    check_count,
+    check_integer_tensor,
+    check_positive,
 )
 
 __all__ = ["SinusoidalPositions", "shift_matrix", "sinusoidal_positions"]
@@ -43,11 +43,11 @@ def sinusoidal_positions(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    need_integer_tensor("positions", positions)
-    need_floating("dtype", dtype)
+    check_integer_tensor("positions", positions)
+    check_floating("dtype", dtype)
     angles = positions.double().unsqueeze(-1) * frequencies(d_model, base).to(positions.device)
     sines, cosines = angles.sin(), angles.cos()  # *batch ceil(D/2)
-    if need_layout(layout) == "halves":
+    if check_layout(layout) == "halves":
         return torch.cat((sines, cosines), -1)[..., :d_model].to(dtype)
     return torch.stack((sines, cosines), -1).flatten(-2)[..., :d_model].to(dtype)
 
@@ -62,8 +62,8 @@ def frequencies(d_model: int, base: float = 10000.0) -> Float[Tensor, " pairs"]:
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.5.
     """
-    need_count("d_model", d_model)
-    need_positive("base", base)
+    check_count("d_model", d_model)
+    check_positive("base", base)
     columns = torch.arange(0, d_model, 2, dtype=torch.float64)  # 2i
     return base ** (-columns / d_model)
 
@@ -85,12 +85,14 @@ def shift_matrix(
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.5, the sentence about a fixed offset k.
     """
-    need_whole("offset", offset)
-    need_floating("dtype", dtype)
+    check_whole("offset", offset)
+    check_floating("dtype", dtype)
     angles = offset * frequencies(d_model, base)
     if d_model % 2:
-        raise complain(ValueError, "d_model", d_model, "an even number: each sine needs its cosine")
-    halves = need_layout(layout) == "halves"
+        raise argument_error(
+            ValueError, "d_model", d_model, "an even number: each sine needs its cosine"
+        )
+    halves = check_layout(layout) == "halves"
     sine = torch.arange(d_model // 2) * (1 if halves else 2)  # the columns of the sines
     cosine = sine + (d_model // 2 if halves else 1)
     turn = torch.zeros(d_model, d_model, dtype=torch.float64)
@@ -111,7 +113,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
         frequencies(d_model, base)  # complains about both
-        self.d_model, self.base, self.layout = d_model, base, need_layout(layout)
+        self.d_model, self.base, self.layout = d_model, base, check_layout(layout)
         self.register_buffer("like", torch.empty(0), persistent=False)  # follows .to(dtype)
 
     def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
@@ -124,20 +126,20 @@ class SinusoidalPositions(nn.Module):
 # --- Checks ---------------------------------------------------------------------------------------
 
 
-def need_layout(layout: object) -> str:
+def check_layout(layout: object) -> str:
     """The layout itself. Raises: ValueError unless it is a known one."""
     if layout not in LAYOUTS:
-        raise complain(ValueError, "layout", repr(layout), '"interleaved" or "halves"')
+        raise argument_error(ValueError, "layout", repr(layout), '"interleaved" or "halves"')
     return layout
 
 
-def need_floating(argument: str, dtype: object) -> None:
+def check_floating(argument: str, dtype: object) -> None:
     """Raise TypeError unless dtype is a floating point dtype."""
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise complain(TypeError, argument, dtype, "a floating point dtype")
+        raise argument_error(TypeError, argument, dtype, "a floating point dtype")
 
 
-def need_whole(argument: str, value: object) -> None:
+def check_whole(argument: str, value: object) -> None:
     """Raise TypeError unless the value is an int, negative ones included."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise complain(TypeError, argument, type(value).__name__, "an int")
+        raise argument_error(TypeError, argument, type(value).__name__, "an int")

@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import complain
+from ..errors import argument_error
 from ..exercises import EXERCISES
 from ..functional.masks import causal_mask, combine_masks, masked_softmax
 from ..functional.scaling import scaled_scores
 from ..layers.cache import KeyValueCache, LayerCache
 from ..layers.feed_forward import FeedForward
-from ..layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ..layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 from ..layers.norms import LayerNorm
 from ..models.transformer import (
     DecoderLayer,
@@ -98,7 +98,7 @@ PARTS = (
         serves=_both(_unless("activation", "relu"), _unless("dropout", 0)),
     ),
     Part("embedding", "ch09.embed", serves=_unless("scale_embedding", True)),
-    Part("decoder layer", "ch09.decoder_layer", serves=_unless("wiring", "post")),
+    Part("decoder layer", "ch09.decoder_layer", serves=_unless("norm_placement", "post")),
 )  # fmt: skip
 PART_EXERCISES = {exercise: part for part in PARTS for exercise in part.exercises}
 
@@ -134,13 +134,13 @@ class Parts:
         """
         if not isinstance(functions, Mapping):
             wanted = "a dictionary, exercise: function"
-            raise complain(TypeError, "functions", type(functions).__name__, wanted)
+            raise argument_error(TypeError, "functions", type(functions).__name__, wanted)
         for name, function in functions.items():
             if name not in PART_EXERCISES:
                 wanted = f"one of {', '.join(PART_EXERCISES)}"
-                raise complain(ValueError, "functions", repr(name), wanted)
+                raise argument_error(ValueError, "functions", repr(name), wanted)
             if not callable(function):
-                raise complain(TypeError, name, type(function).__name__, "a function")
+                raise argument_error(TypeError, name, type(function).__name__, "a function")
         return _sorted_out({name: _tried(name, f) for name, f in functions.items()})
 
     @property
@@ -198,10 +198,10 @@ def load_parts(folder: str | Path | None = None) -> Parts:
     Source: chapter 10, "Your own model".
     """
     if folder is not None and not isinstance(folder, str | Path):
-        raise complain(TypeError, "folder", type(folder).__name__, "a path")
+        raise argument_error(TypeError, "folder", type(folder).__name__, "a path")
     place = parts_folder() if folder is None else Path(folder)
     if folder is not None and not place.is_dir():
-        raise complain(ValueError, "folder", repr(str(folder)), "a folder that is there")
+        raise argument_error(ValueError, "folder", repr(str(folder)), "a folder that is there")
     if place is None or not place.is_dir():
         return _sorted_out({})
     files = sorted(path for path in place.iterdir() if not path.name.startswith("."))
@@ -329,13 +329,13 @@ def install(model: Transformer, parts: Parts) -> None:
     Raises: TypeError unless parts is a Parts.
     """
     if not isinstance(parts, Parts):
-        raise complain(TypeError, "parts", type(parts).__name__, "what load_parts() gives")
+        raise argument_error(TypeError, "parts", type(parts).__name__, "what load_parts() gives")
     parts = model.parts = parts.within(model.config)
     own = parts.own
     if "ch04.padding_mask" in own:
         model.padding_mask = partial(_padding_mask, own["ch04.padding_mask"])
     if "ch06.places" in own:
-        model.places_of = partial(_places, own["ch06.places"])
+        model.position_ids = partial(_places, own["ch06.places"])
     if "ch04.causal_mask" in own:
         model.decoder.causal_mask = partial(_causal_mask, own["ch04.causal_mask"])
     for module in list(model.modules()):
@@ -402,10 +402,10 @@ class OwnFeedForward(FeedForward):
 
     def transform(self, x: Tensor) -> Tensor:
         """Widen, bend, narrow."""
-        wide, narrow = self.widen, self.narrow
+        wide, down_proj = self.up_proj, self.down_proj
         return self.own["ch08.feed_forward"](
             x, wide.weight.T, _or_zeros(wide.bias, wide.weight),
-            narrow.weight.T, _or_zeros(narrow.bias, narrow.weight),
+            down_proj.weight.T, _or_zeros(down_proj.bias, down_proj.weight),
         )  # fmt: skip
 
 
@@ -418,11 +418,11 @@ class OwnEmbedding(Embedding):
     """
 
     def forward(
-        self, ids: Int[Tensor, "B L"], places: Int[Tensor, "B L"], num_places: int
+        self, ids: Int[Tensor, "B L"], places: Int[Tensor, "B L"], num_positions: int
     ) -> Float[Tensor, "B L D"]:
         """Look the tokens up."""
         table = self.table.weight
-        vectors = table.new_zeros(max(num_places, 1), table.shape[1])
+        vectors = table.new_zeros(max(num_positions, 1), table.shape[1])
         if self.positions is not None:
             vectors = self.positions(torch.arange(len(vectors), device=ids.device)).to(table.dtype)
         x = table.new_zeros(*ids.shape, table.shape[1])
@@ -532,7 +532,7 @@ class OwnAttention(MultiHeadAttention):
 
     def _join(self, heads: Tensor) -> Tensor:
         if "ch05.contributions" not in self.own:
-            return self.output(join_heads(heads))
+            return self.output(concat_heads(heads))
         each = self.own["ch05.contributions"](heads, self.output.weight.T)  # B H L D
         return each.sum(1) + _or_zeros(self.output.bias, self.output.weight)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..errors import complain
+from ..errors import argument_error
 
 __all__ = ["open_folder"]
 
@@ -60,7 +60,9 @@ def open_folder() -> Path:
     """
     folder = parts_folder()
     if folder is None:
-        raise complain(ValueError, VARIABLE, "an empty one", "the name of a folder, or no variable")
+        raise argument_error(
+            ValueError, VARIABLE, "an empty one", "the name of a folder, or no variable"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -135,7 +137,7 @@ def source_of(name: str, function: Any) -> str:
 
     Raises: NotKept, a sentence that names what can not be written down.
     """
-    function = _need_own(function)
+    function = _check_own(function)
     found = _Gathered()
     found.define(function.__name__, function)
     start = HEADER.format(name=name, function=function.__name__) + found.future
@@ -152,7 +154,7 @@ def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _need_own(function: Any) -> Any:
+def _check_own(function: Any) -> Any:
     """The function behind its decorators, if it is the reader's."""
     called = name_of(function)
     function = inspect.unwrap(function) if callable(function) else function

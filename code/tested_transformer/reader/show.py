@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import complain
+from ..errors import argument_error
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
@@ -58,9 +58,9 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     ValueError for code of another package, and where no source is to be found.
     """
     if not objects:
-        raise complain(TypeError, "objects", "none", "at least one function, class or method")
+        raise argument_error(TypeError, "objects", "none", "at least one function, class or method")
     if not isinstance(doc, bool):
-        raise complain(TypeError, "doc", type(doc).__name__, "True or False")
+        raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
         source = source_of(thing)
@@ -90,7 +90,9 @@ def bare(thing: Any) -> Any:
         came = f"{thing.__name__}, which is not written in Python"
     else:
         came = f"an instance of {type(thing).__name__}"
-    raise complain(TypeError, "objects", came, "functions, classes or methods with Python source")
+    raise argument_error(
+        TypeError, "objects", came, "functions, classes or methods with Python source"
+    )
 
 
 def place_of(thing: Any) -> str:
@@ -105,7 +107,7 @@ def place_of(thing: Any) -> str:
         place = f"**{NOTEBOOK}**"
     else:
         came = f"{thing.__qualname__} from {thing.__module__}"
-        raise complain(ValueError, "objects", came, "code of this package or of the notebook")
+        raise argument_error(ValueError, "objects", came, "code of this package or of the notebook")
     owner, _, _ = thing.__qualname__.rpartition(".")
     return place if not owner or "<locals>" in owner else f"{place}, class `{owner}`"
 
@@ -129,7 +131,9 @@ def source_of(thing: Any) -> str:
         source = class_source(thing) if of_notebook else inspect.getsource(thing)
     except (OSError, TypeError, SyntaxError) as error:
         came = f"{thing.__qualname__}, which has none"
-        raise complain(ValueError, "objects", came, "something whose source is kept") from error
+        raise argument_error(
+            ValueError, "objects", came, "something whose source is kept"
+        ) from error
     indent = re.match(r"[ \t]*", source).group()
     lines = source.rstrip().split("\n")
     return "\n".join(line.removeprefix(indent) for line in lines)

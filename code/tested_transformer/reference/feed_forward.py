@@ -39,33 +39,33 @@ def bend(x, activation):
     raise ValueError(activation)
 
 
-def feed_forward(x, w_widen, b_widen, w_narrow, b_narrow, activation="relu"):
+def feed_forward(x, w_up, b_up, w_down, b_down, activation="relu"):
     """Each token alone: d_ff dot products, each bent, then D dot products of these.
 
     Shapes: (*batch, D), (D, d_ff), (d_ff), (d_ff, D), (D) -> (*batch, D).
     Source: Vaswani et al. 2017, equation 2.
     """
-    x, w_widen, b_widen, w_narrow, b_narrow = map(_wide, (x, w_widen, b_widen, w_narrow, b_narrow))
-    output = np.zeros((*x.shape[:-1], len(b_narrow)), dtype=x.dtype)
+    x, w_up, b_up, w_down, b_down = map(_wide, (x, w_up, b_up, w_down, b_down))
+    output = np.zeros((*x.shape[:-1], len(b_down)), dtype=x.dtype)
     for token in np.ndindex(x.shape[:-1]):
-        pairs = zip(w_widen.T, b_widen, strict=True)
+        pairs = zip(w_up.T, b_up, strict=True)
         wide = np.array([bend(dot(x[token], w) + b, activation) for w, b in pairs], dtype=x.dtype)
-        output[token] = [dot(wide, w) + b for w, b in zip(w_narrow.T, b_narrow, strict=True)]
+        output[token] = [dot(wide, w) + b for w, b in zip(w_down.T, b_down, strict=True)]
     return output
 
 
-def swiglu(x, w_gate, w_widen, w_narrow):
+def swiglu(x, w_gate, w_up, w_down):
     """Each token alone: two rows of d_ff dot products, one bent by SiLU, multiplied, then narrowed.
 
     Shapes: (*batch, D), (D, d_ff), (D, d_ff), (d_ff, D) -> (*batch, D).
     Source: Shazeer 2020, equation 6.
     """
-    x, w_gate, w_widen, w_narrow = map(_wide, (x, w_gate, w_widen, w_narrow))
-    output = np.zeros((*x.shape[:-1], w_narrow.shape[1]), dtype=x.dtype)
+    x, w_gate, w_up, w_down = map(_wide, (x, w_gate, w_up, w_down))
+    output = np.zeros((*x.shape[:-1], w_down.shape[1]), dtype=x.dtype)
     for token in np.ndindex(x.shape[:-1]):
         wide = [
             bend(dot(x[token], gate), "silu") * dot(x[token], value)
-            for gate, value in zip(w_gate.T, w_widen.T, strict=True)
+            for gate, value in zip(w_gate.T, w_up.T, strict=True)
         ]
-        output[token] = [dot(np.array(wide, dtype=x.dtype), w) for w in w_narrow.T]
+        output[token] = [dot(np.array(wide, dtype=x.dtype), w) for w in w_down.T]
     return output

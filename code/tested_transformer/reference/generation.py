@@ -31,10 +31,10 @@ def top_p(logits, p):
     return kept
 
 
-def repetition(logits, said, penalty):
+def repetition(logits, prefix_ids, penalty):
     """Each word that was said pays once: s / penalty above 0, s * penalty below. Shapes: (B, V)."""
     logits = _wide(logits).copy()
-    for b, words in enumerate(said):
+    for b, words in enumerate(prefix_ids):
         for v in set(words.tolist()):
             logits[b, v] = logits[b, v] / penalty if logits[b, v] > 0 else logits[b, v] * penalty
     return logits

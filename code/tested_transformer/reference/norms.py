@@ -53,7 +53,7 @@ def batch_norm(x, weight, bias, eps=1e-5):
     return output
 
 
-def residual_stack(x, w, gain, wiring, alpha=1.0):
+def residual_stack(x, w, gain, norm_placement, alpha=1.0):
     """A stack of N sublayers f_n(x) = tanh(x w_n), wired with norms in one of four ways.
 
     Shapes: x (L, D), w (N, D, D), gain (N + 1, D), the last for a final norm -> (L, D).
@@ -63,12 +63,12 @@ def residual_stack(x, w, gain, wiring, alpha=1.0):
     x, w, gain = map(_wide, (x, w, gain))
     total = x
     for matrix, g in zip(w, gain[:-1], strict=True):
-        if wiring == "pre":
+        if norm_placement == "pre":
             x = x + np.tanh(matmul(layer_norm(x, g, 0 * g), matrix))
             continue
         change = np.tanh(matmul(x, matrix))
         total = total + change
-        x = layer_norm((alpha if wiring == "deep" else 1) * x + change, g, 0 * g)
-    if wiring == "pre":
+        x = layer_norm((alpha if norm_placement == "deepnorm" else 1) * x + change, g, 0 * g)
+    if norm_placement == "pre":
         return layer_norm(x, gain[-1], 0 * gain[-1])
-    return x + layer_norm(total, gain[-1], 0 * gain[-1]) if wiring == "dual" else x
+    return x + layer_norm(total, gain[-1], 0 * gain[-1]) if norm_placement == "resi_dual" else x

@@ -65,7 +65,7 @@ def stack(x, weights, name, config, mask, memory=None, memory_mask=None):
         sublayers.append(lambda x, at=at: network(x, weights, at, config.activation))
         for i, sublayer in enumerate(sublayers):
             norm = f"{at}.residuals.{i}.norm"
-            if config.wiring == "pre":
+            if config.norm_placement == "pre":
                 x = x + sublayer(normed(x, weights, norm, config.norm_eps))
             else:
                 x = normed(x + sublayer(x), weights, norm, config.norm_eps)
@@ -83,10 +83,12 @@ def heads(x, context, weights, name, num_heads, mask, causal):
 
 def network(x, weights, at, activation):
     """The feed-forward network of the layer at that place. Shapes: (B, L, D)."""
-    widen, narrow = (weights[f"{at}.feed_forward.{part}.weight"].T for part in ("widen", "narrow"))
+    up_proj, down_proj = (
+        weights[f"{at}.feed_forward.{part}.weight"].T for part in ("up_proj", "down_proj")
+    )
     biases = [weights.get(f"{at}.feed_forward.{part}.bias", 0 * w[0])
-              for part, w in (("widen", widen), ("narrow", narrow))]  # fmt: skip
-    return feed_forward(x, widen, biases[0], narrow, biases[1], activation)
+              for part, w in (("up_proj", up_proj), ("down_proj", down_proj))]  # fmt: skip
+    return feed_forward(x, up_proj, biases[0], down_proj, biases[1], activation)
 
 
 def normed(x, weights, name, eps):

@@ -1,6 +1,6 @@
 """For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
 
-from ..errors import complain
+from ..errors import argument_error
 from .attention.spec import ATTENTION
 from .block.spec import BLOCK
 from .cache.spec import CACHE
@@ -52,7 +52,7 @@ def pitfall(name: str) -> Mutant:
     """
     every = {mutant.name: mutant for spec in SPECS.values() for mutant in spec.mutants}
     if name not in every:
-        raise complain(ValueError, "name", repr(name), f"one of {', '.join(sorted(every))}")
+        raise argument_error(ValueError, "name", repr(name), f"one of {', '.join(sorted(every))}")
     return every[name]
 
 

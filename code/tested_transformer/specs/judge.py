@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BackendError, complain
+from ..errors import BackendError, argument_error
 from ..reader.saved_parts import name_of
 from .own_code import is_written, own_line
 
@@ -120,7 +120,7 @@ class Spec:
     """What is right for one idea.
 
     required: the arguments that every candidate takes, in order; a case may have others by name.
-    reference: the slow truth, on NumPy arrays. ruler: the plain formula in torch, whose own rounding
+    reference: the slow truth, on NumPy arrays. baseline: the plain formula in torch, whose own rounding
     error in a dtype sets the tolerance there. slack: how much farther than rounding a right answer to
     a case may be from the reference; it must say why. cases: a seed -> the calls, from small to large.
     checks: in order, properties first. mutants: the famous mistakes. build: turns a candidate into a
@@ -135,7 +135,7 @@ class Spec:
     cases: Callable[[int], Sequence[Case]]
     checks: Sequence[Check]
     mutants: Sequence[Mutant] = ()
-    ruler: Callable[..., Any] | None = None
+    baseline: Callable[..., Any] | None = None
     slack: Callable[[Case], float] | None = None
     build: Callable[[Any, dict[str, Any]], Callable[..., Any]] = lambda candidate, arguments: (
         candidate
@@ -157,11 +157,11 @@ class Spec:
         return rounding if self.slack is None else rounding + self.slack(case)
 
     def error(self, case: Case, expected: np.ndarray) -> float:
-        """How far the plain formula in the case's dtype is from the reference; 0 without a ruler."""
-        if self.ruler is None:
+        """How far the plain formula in the case's dtype is from the reference; 0 without a baseline."""
+        if self.baseline is None:
             return 0.0
         arguments = case.tensors()
-        plain = as_array(self.read(self.ruler(**arguments), arguments))
+        plain = as_array(self.read(self.baseline(**arguments), arguments))
         with np.errstate(invalid="ignore"):  # inf - inf, which does not count
             far = np.abs(plain - expected)
         return float(np.max(far, initial=0.0, where=np.isfinite(expected)))
@@ -273,7 +273,7 @@ def as_array(answer: Any) -> np.ndarray:
         return (answer.double() if answer.is_floating_point() else answer).numpy()
     if isinstance(answer, np.ndarray | np.generic | bool | int | float):
         return np.asarray(answer)
-    raise complain(TypeError, "the answer", f"a {type(answer).__name__}", "a tensor")
+    raise argument_error(TypeError, "the answer", f"a {type(answer).__name__}", "a tensor")
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -341,16 +341,18 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     Raises: TypeError if `spec` is no Spec or the candidate can not be called.
     """
     if not isinstance(spec, Spec):
-        raise complain(TypeError, "spec", type(spec).__name__, "a Spec")
+        raise argument_error(TypeError, "spec", type(spec).__name__, "a Spec")
     if not callable(candidate):
-        raise complain(TypeError, "candidate", type(candidate).__name__, "a function or a module")
+        raise argument_error(
+            TypeError, "candidate", type(candidate).__name__, "a function or a module"
+        )
     run, (every, mutants) = Run(spec, candidate), drawn(spec, seed)
     if (unanswered := _unanswered(run, every[0])) is not None:
         return unanswered
     reasons = {case: run.refuses(case) for case in every}
     cases = [case for case in every if reasons[case] is None]
     if not cases:
-        raise complain(
+        raise argument_error(
             TypeError, "candidate", f"one that {reasons[every[0]]}", "one that serves a case"
         )
     skipped = {

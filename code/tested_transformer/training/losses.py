@@ -8,7 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import complain, need_float_tensor, need_integer_tensor, need_probability, shape_of
+from ..errors import (
+    argument_error,
+    check_float_tensor,
+    check_integer_tensor,
+    check_probability,
+    shape_of,
+)
 
 __all__ = ["cross_entropy", "token_accuracy"]
 
@@ -35,9 +41,9 @@ def cross_entropy(
     1.3862943649291992
     """
     _check(logits, expected)
-    need_probability("label_smoothing", label_smoothing)
+    check_probability("label_smoothing", label_smoothing)
     if reduction not in ("mean", "sum"):
-        raise complain(ValueError, "reduction", repr(reduction), '"mean" or "sum"')
+        raise argument_error(ValueError, "reduction", repr(reduction), '"mean" or "sum"')
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     counts = _counts(expected, ignore)
     logits, expected = logits[counts], expected[counts]  # N V, N: padding is gone
@@ -69,8 +75,8 @@ def _counts(expected: Tensor, ignore: int | None) -> Tensor:
 
 
 def _check(logits: object, expected: object) -> None:
-    need_float_tensor("logits", logits)
-    need_integer_tensor("expected", expected)
+    check_float_tensor("logits", logits)
+    check_integer_tensor("expected", expected)
     if logits.ndim < 1 or logits.shape[:-1] != expected.shape:
         wanted = f"one word for each row of logits {shape_of(logits)}"
-        raise complain(ValueError, "expected", f"shape {shape_of(expected)}", wanted)
+        raise argument_error(ValueError, "expected", f"shape {shape_of(expected)}", wanted)

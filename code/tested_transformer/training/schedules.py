@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import complain, need_count, need_positive
+from ..errors import argument_error, check_count, check_positive
 
 __all__ = ["one_cycle_rate", "paper_rate"]
 
@@ -20,10 +20,10 @@ def paper_rate(step: int, *, d_model: int, warmup: int = 4000, factor: float = 1
     >>> round(paper_rate(4000, d_model=512), 7)
     0.0006988
     """
-    need_count("step", step)
-    need_count("d_model", d_model)
-    need_count("warmup", warmup)
-    need_positive("factor", factor)
+    check_count("step", step)
+    check_count("d_model", d_model)
+    check_count("warmup", warmup)
+    check_positive("factor", factor)
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
@@ -47,14 +47,14 @@ def one_cycle_rate(
     >>> [round(one_cycle_rate(step, total=10, peak=1.0), 3) for step in (1, 3, 10)]
     [0.04, 1.0, 0.0]
     """
-    need_count("total", total)
-    need_count("step", step)
+    check_count("total", total)
+    check_count("step", step)
     if step > total:
-        raise complain(ValueError, "step", step, f"at most total = {total}")
+        raise argument_error(ValueError, "step", step, f"at most total = {total}")
     for name, number in (("peak", peak), ("start_ratio", start_ratio), ("end_ratio", end_ratio)):
-        need_positive(name, number)
+        check_positive(name, number)
     if not 0 <= warmup <= 1:
-        raise complain(ValueError, "warmup", warmup, "a share of the steps, from 0 to 1")
+        raise argument_error(ValueError, "warmup", warmup, "a share of the steps, from 0 to 1")
     start, top, last = peak / start_ratio, warmup * total - 1, total - 1
     at = step - 1
     if at <= top:

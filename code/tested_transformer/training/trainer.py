@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..data import Batch, Pair, Vocabulary, make_batches
-from ..errors import complain, need_bool, need_count, need_number, need_positive, need_probability
+from ..errors import (
+    argument_error,
+    check_bool,
+    check_count,
+    check_number,
+    check_positive,
+    check_probability,
+)
 from .losses import cross_entropy, token_accuracy
 from .schedules import one_cycle_rate, paper_rate
 
@@ -45,22 +52,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate"):
-            need_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         for name in ("evaluate_every", "patience"):
             if getattr(self, name) is not None:
-                need_count(name, getattr(self, name))
+                check_count(name, getattr(self, name))
         if self.schedule not in SCHEDULES:
             wanted = f"one of {', '.join(SCHEDULES)}"
-            raise complain(ValueError, "schedule", repr(self.schedule), wanted)
-        need_positive("rate", self.rate)
-        need_probability("warmup", self.warmup)
-        need_probability("label_smoothing", self.label_smoothing)
-        need_number("weight_decay", self.weight_decay)
+            raise argument_error(ValueError, "schedule", repr(self.schedule), wanted)
+        check_positive("rate", self.rate)
+        check_probability("warmup", self.warmup)
+        check_probability("label_smoothing", self.label_smoothing)
+        check_number("weight_decay", self.weight_decay)
         if self.clip is not None:
-            need_positive("clip", self.clip)
+            check_positive("clip", self.clip)
         if self.patience is not None and self.evaluate_every is None:
             wanted = "a number of steps, because patience counts evaluations"
-            raise complain(ValueError, "evaluate_every", None, wanted)
+            raise argument_error(ValueError, "evaluate_every", None, wanted)
 
     def rate_at(self, step: int, d_model: int) -> float:
         """The learning rate of a step; the first is 1."""
@@ -104,7 +111,7 @@ def evaluate(model: nn.Module, batches: Sequence[Batch], *, step: int = 0) -> Ev
     Source: chapter 10.
     """
     if not batches:
-        raise complain(ValueError, "batches", "none", "at least one")
+        raise argument_error(ValueError, "batches", "none", "at least one")
     was_training, device = model.training, device_of(model)
     model.eval()
     loss = right = words = 0.0
@@ -142,9 +149,9 @@ class Trainer:
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         if not pairs:
-            raise complain(ValueError, "pairs", "none", "at least one pair")
+            raise argument_error(ValueError, "pairs", "none", "at least one pair")
         if self.recipe.evaluate_every is not None and not held_out:
-            raise complain(ValueError, "held_out", "none", "pairs to evaluate on")
+            raise argument_error(ValueError, "held_out", "none", "pairs to evaluate on")
         self.model, self.pairs, self.source, self.target = model, list(pairs), source, target
         self.history, self.step = History(), 0
         self.optimizer = torch.optim.AdamW(
@@ -163,8 +170,8 @@ class Trainer:
         Raises: TypeError or ValueError that name the argument.
         """
         if steps is not None:
-            need_count("steps", steps, least=0)
-        need_bool("progress", progress)
+            check_count("steps", steps, least=0)
+        check_bool("progress", progress)
         left = self.recipe.steps - self.step
         count = left if steps is None else min(steps, left)
         batches = self._batches_from(self.step * self.recipe.accumulate)

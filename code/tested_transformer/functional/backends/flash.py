@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import Call, masked_bias
+from ..inputs import AttentionInputs, masked_bias
 from .flash_configs import Config, choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -32,9 +32,9 @@ def missing() -> str | None:
     return None
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(call: AttentionInputs) -> str | None:
     """Why this backend can not serve the call, or None if it can."""
-    reason = missing() or refusal_of_tensors(call.query, call.value)
+    reason = missing() or unsupported_tensors(call.query, call.value)
     if reason is not None:
         return reason
     if call.return_weights:
@@ -49,7 +49,7 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-def refusal_of_tensors(query: Tensor, value: Tensor) -> str | None:
+def unsupported_tensors(query: Tensor, value: Tensor) -> str | None:
     """What of device, dtype and head size the kernels can not serve, or None."""
     if not query.is_cuda and not INTERPRETED:
         return f"the tensors are on {query.device}, not on a CUDA device"
@@ -62,7 +62,7 @@ def refusal_of_tensors(query: Tensor, value: Tensor) -> str | None:
     return None
 
 
-def is_tuned_for(call: Call) -> bool:
+def is_tuned_for(call: AttentionInputs) -> bool:
     """Is the call of the kind that the kernels are tuned for? "auto" leaves all others to SDPA."""
     others = (call.mask, call.bias, call.key_lengths, call.alibi_slopes)
     return (
@@ -74,7 +74,7 @@ def is_tuned_for(call: Call) -> bool:
     )
 
 
-def run(call: Call) -> tuple[Tensor, None]:
+def run(call: AttentionInputs) -> tuple[Tensor, None]:
     """Answer the call by the kernels.
 
     Shapes: -> output (B, H, L, d), None.

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..inputs import Call, masked_bias
+from ..inputs import AttentionInputs, masked_bias
 
 # On CUDA the kernels inside SDPA are named, in the order in which they are tried.
 KERNELS = [
@@ -17,14 +17,14 @@ KERNELS = [
 ]  # fmt: skip
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(call: AttentionInputs) -> str | None:
     """Why this backend can not serve the call, or None if it can."""
     if call.return_weights:
         return "the fused kernel never forms the weights, so it can not return them"
     return None
 
 
-def run(call: Call) -> tuple[Tensor, None]:
+def run(call: AttentionInputs) -> tuple[Tensor, None]:
     """Answer the call without forming the weights in Python.
 
     Shapes: -> output (*batch, L, dv), None.
@@ -39,7 +39,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         return _sdpa(call, only_causal), None
 
 
-def _sdpa(call: Call, only_causal: bool) -> Tensor:
+def _sdpa(call: AttentionInputs, only_causal: bool) -> Tensor:
     return scaled_dot_product_attention(
         call.query,
         call.key,
@@ -52,7 +52,7 @@ def _sdpa(call: Call, only_causal: bool) -> Tensor:
     )
 
 
-def _mask_or_bias(call: Call) -> Tensor | None:
+def _mask_or_bias(call: AttentionInputs) -> Tensor | None:
     """SDPA takes one tensor: a boolean mask, or a bias in the query's dtype with -inf for hidden."""
     allowed, bias = call.allowed(), call.total_bias()
     if bias is None:

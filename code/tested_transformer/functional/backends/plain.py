@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..inputs import Call
+from ..inputs import AttentionInputs
 from ..masks import masked_softmax
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(call: AttentionInputs) -> str | None:
     """The plain backend serves every call."""
     return None
 
 
-def run(call: Call) -> tuple[Tensor, Tensor]:
+def run(call: AttentionInputs) -> tuple[Tensor, Tensor]:
     """Answer the call, and give the weights too, computing in at least float32.
 
     Shapes: -> output (*batch, L, dv) and weights (*batch, L, S), in the query's dtype.

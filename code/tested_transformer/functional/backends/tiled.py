@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BackendError
-from ..inputs import Call
+from ..inputs import AttentionInputs
 
 LOG2_OF_E = math.log2(math.e)
 
@@ -37,14 +37,14 @@ class Tiling(NamedTuple):
     scores: int = 2**19
 
 
-def refusal(call: Call) -> str | None:
+def unsupported_reason(call: AttentionInputs) -> str | None:
     """Why this backend can not serve the call, or None if it can."""
     if call.return_weights:
         return "it forgets each tile of the weights, so it can not return them"
     return None
 
 
-def run(call: Call) -> tuple[Tensor, None]:
+def run(call: AttentionInputs) -> tuple[Tensor, None]:
     """Answer the call tile by tile, computing in at least float32.
 
     Shapes: -> output (*batch, L, dv), None.
@@ -53,7 +53,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     return tiled(call), None
 
 
-def tiled(call: Call, tiling: Tiling | None = None) -> Tensor:
+def tiled(call: AttentionInputs, tiling: Tiling | None = None) -> Tensor:
     """Answer the call in tiles of a given size. Every size gives the same numbers, up to rounding.
 
     Dropout draws one seed from PyTorch's generator; each tile has a generator of its own, so that
@@ -135,7 +135,7 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, bias, slopes, mask, lengths, options, tiling, seed):
-        call = Call(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
+        call = AttentionInputs(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
                     **options)  # fmt: skip
         grid = Grid(call, tiling, seed)
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
@@ -159,7 +159,7 @@ class _Tiled(torch.autograd.Function):
                 'backend "tiled": its gradient can not be differentiated again (create_graph=True)'
             )
         query, key, value, bias, slopes, mask, lengths, output, log_sum_exp = ctx.saved_tensors
-        call = Call(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
+        call = AttentionInputs(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
                     **ctx.options)  # fmt: skip
         grid = Grid(call, ctx.tiling, ctx.seed)
         grads = Gradients.zeros(grid, bias=ctx.needs_input_grad[3], slopes=ctx.needs_input_grad[4])
@@ -191,7 +191,7 @@ class Block(NamedTuple):
 class Grid:
     """The scores of one call, cut into blocks of queries, and these into tiles of keys."""
 
-    def __init__(self, call: Call, tiling: Tiling, seed: int) -> None:
+    def __init__(self, call: AttentionInputs, tiling: Tiling, seed: int) -> None:
         rank, lengths = call.query.ndim, call.key_lengths
         self.call, self.tiling = call, tiling
         self.dtype = torch.promote_types(call.query.dtype, torch.float32)

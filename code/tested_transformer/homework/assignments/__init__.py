@@ -4,7 +4,7 @@ import difflib
 import importlib
 import pkgutil
 
-from ...errors import complain
+from ...errors import argument_error
 from ..tasks import Assignment, Hunt, Task
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
@@ -16,7 +16,7 @@ def assignment(name: str) -> Assignment:
     Raises: ValueError if there is none.
     """
     if name not in NAMES:
-        raise complain(ValueError, "assignment", repr(name), f"one of {', '.join(NAMES)}")
+        raise argument_error(ValueError, "assignment", repr(name), f"one of {', '.join(NAMES)}")
     return importlib.import_module(f"{__name__}.{name}").ASSIGNMENT
 
 
@@ -26,11 +26,11 @@ def part(name: str) -> Task | Hunt:
     Raises: TypeError if `name` is no string; ValueError if nothing is called so.
     """
     if not isinstance(name, str):
-        raise complain(TypeError, "name", type(name).__name__, "the name of a task")
+        raise argument_error(TypeError, "name", type(name).__name__, "the name of a task")
     home = name.partition(".")[0]
     parts = {each.name: each for each in assignment(home).coded} if home in NAMES else {}
     if name not in parts:
         known = list(parts) or [f"{each}.hunt" for each in NAMES]
         near = difflib.get_close_matches(name, known, n=3) or known[:3]
-        raise complain(ValueError, "name", repr(name), f"a task, such as {', '.join(near)}")
+        raise argument_error(ValueError, "name", repr(name), f"a task, such as {', '.join(near)}")
     return parts[name]

@@ -37,7 +37,7 @@ def matches(labels: Tensor, asked: Tensor) -> Tensor:
 
 
 def soft_look_up(labels: Tensor, value: Tensor, asked: Tensor, sharpness: float) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -1) @ value
 
 
@@ -93,7 +93,7 @@ LOOK_UP = Spec(
     "are integers, value (*batch, S, dv), sharpness a number of at least 0 -> (*batch, L, dv)",
     required=("labels", "value", "asked", "sharpness"),
     reference=_look_up,
-    ruler=soft_look_up,
+    baseline=soft_look_up,
     cases=_look_up_cases,
     checks=(
         SHAPE,
@@ -195,7 +195,7 @@ def _unshuffled(weights, order):
 
 
 def back_in_order(weights: Tensor, order: Tensor) -> Tensor:
-    """The ruler: rows, then columns, by the inverse of the order."""
+    """The baseline: rows, then columns, by the inverse of the order."""
     inverse = order.argsort(-1)
     rows = torch.take_along_dim(weights, inverse.unsqueeze(-1), -2)
     return torch.take_along_dim(rows, inverse.unsqueeze(-2), -1)
@@ -247,7 +247,7 @@ UNSHUFFLE = Spec(
     "those of the tokens x. order (*batch, L), a permutation for each sample -> (*batch, L, L)",
     required=("weights", "order"),
     reference=_unshuffled,
-    ruler=back_in_order,
+    baseline=back_in_order,
     cases=_order_cases,
     checks=(
         SHAPE,
@@ -318,7 +318,7 @@ def _one_way(w_query, w_key):
 
 
 def one_way_part(w_query: Tensor, w_key: Tensor) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     table = w_query @ w_key.mT
     odd = (table - table.mT) / 2
     return odd.square().sum((-2, -1)) / table.square().sum((-2, -1))
@@ -372,7 +372,7 @@ ONE_WAY = Spec(
     "compared in six decimals; M is not 0",
     required=("w_query", "w_key"),
     reference=_one_way,
-    ruler=one_way_part,
+    baseline=one_way_part,
     read=_rounded,
     cases=_one_way_cases,
     checks=(
@@ -500,7 +500,7 @@ WHO = Spec(
     "position -> (*batch, L, S), compared in six decimals",
     required=("output", "value"),
     reference=_who,
-    ruler=recovered,
+    baseline=recovered,
     read=_rounded,
     cases=_who_cases,
     checks=(

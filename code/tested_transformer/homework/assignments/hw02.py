@@ -50,7 +50,7 @@ def bell(scores: Tensor, centers: Tensor, width: float) -> Tensor:
 
 
 def window_inside(scores: Tensor, centers: Tensor, width: float) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     return torch.softmax(scores - steps_from(scores, centers).square() / (2 * width**2), -1)
 
 
@@ -104,7 +104,7 @@ WINDOW = Spec(
     "scores (*batch, L, S), centers (*batch, L), width above 0 -> (*batch, L, S)",
     required=("scores", "centers", "width"),
     reference=_windowed,
-    ruler=window_inside,
+    baseline=window_inside,
     slack=_window_slack,
     cases=_window_cases,
     checks=(
@@ -182,7 +182,7 @@ def _level(key):
 
 
 def leveled(key: Tensor) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     squares = key.square().sum(-1, keepdim=True)
     return torch.cat([key, (squares.amax(-2, keepdim=True) - squares).sqrt()], -1)
 
@@ -233,7 +233,7 @@ LEVEL = Spec(
     "have the same length, and none is longer than it must be. (*batch, S, d) -> (*batch, S, d + 1)",
     required=("key",),
     reference=_level,
-    ruler=leveled,
+    baseline=leveled,
     cases=_level_cases,
     checks=(
         SHAPE,
@@ -328,7 +328,7 @@ def _scale_for(d, query_mean, query_std, key_mean, key_std):
 
 
 def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
-    """The ruler."""
+    """The baseline."""
     return 1 / (key_std * math.sqrt(d * (query_std**2 + query_mean**2)))
 
 
@@ -389,7 +389,7 @@ SCALE = Spec(
     "deviation. -> a number",
     required=("d", "query_mean", "query_std", "key_mean", "key_std"),
     reference=_scale_for,
-    ruler=scale_for_rows,
+    baseline=scale_for_rows,
     cases=_scale_cases,
     checks=(
         SHAPE,
@@ -459,7 +459,7 @@ def _entropy_gradient(scores):
 
 
 def entropy_slope(scores: Tensor) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     logs = scores.log_softmax(-1)
     weights = logs.exp()
     terms = weights * logs.masked_fill(weights == 0, 0.0)
@@ -531,7 +531,7 @@ ENTROPY = Spec(
     "score, row by row; 0 ln 0 counts as 0, and -inf hides a key. (*batch, S) -> (*batch, S)",
     required=("scores",),
     reference=_entropy_gradient,
-    ruler=entropy_slope,
+    baseline=entropy_slope,
     slack=_entropy_slack,
     cases=_entropy_cases,
     checks=(

@@ -260,7 +260,7 @@ MEAN_OF_WORDS = Spec(
     "boolean (B, L); padding may hold inf and NaN, no real token gives zeros",
     required=("x", "real"),
     reference=_mean_reference,
-    ruler=_mean_of_shares,
+    baseline=_mean_of_shares,
     cases=_mean_cases,
     checks=(
         SHAPE,
@@ -707,7 +707,7 @@ BUFFER_ATTENTION = Spec(
     "slot gives zeros; scores may be large",
     required=("query", "key", "value", "mask"),
     reference=_buffer_reference,
-    ruler=_clean,
+    baseline=_clean,
     cases=_buffer_cases,
     checks=(
         SHAPE,

@@ -220,7 +220,7 @@ GROUP_HEADS = Spec(
     "G heads, (D, G d): each the mean of H / G neighboring heads",
     required=("weight", "num_heads", "num_groups"),
     reference=_grouped_reference,
-    ruler=_grouped,
+    baseline=_grouped,
     cases=_grouped_cases,
     checks=(
         SHAPE,
@@ -376,7 +376,7 @@ ONE_BIAS = Spec(
     "reads key/value head h // (H / G)",
     required=("b_value", "w_output", "b_output", "num_heads"),
     reference=_one_bias_reference,
-    ruler=_one_bias,
+    baseline=_one_bias,
     cases=_one_bias_cases,
     checks=(
         SHAPE,
@@ -607,7 +607,7 @@ NEXT_TOKEN = Spec(
     "w_output (H d, D); scores times 1/sqrt(d), and they may be large",
     required=DECODE,
     reference=_decode_reference,
-    ruler=_step,
+    baseline=_step,
     cases=_decode_cases,
     checks=(
         SHAPE,

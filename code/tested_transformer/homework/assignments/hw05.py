@@ -40,7 +40,7 @@ def _hands(d_model, dtype=torch.float64):
 
 
 def plain_similarity(distances, d_model):
-    """The ruler."""
+    """The baseline."""
     return (distances[..., None] * _hands(d_model)).cos().mean(-1).float()
 
 
@@ -110,7 +110,7 @@ SIMILARITY = Spec(
     "float32 (*batch); d_model is even",
     required=("distances", "d_model"),
     reference=_similarity_reference,
-    ruler=plain_similarity,
+    baseline=plain_similarity,
     cases=_similarity_cases,
     checks=(
         SHAPE,
@@ -199,7 +199,7 @@ def _between(table, places):
 
 
 def plain_stretch(table, length):
-    """The ruler."""
+    """The baseline."""
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float64))
 
 
@@ -280,7 +280,7 @@ STRETCH = Spec(
     "allows; length 1 gives the first row",
     required=("table", "length"),
     reference=_stretch_reference,
-    ruler=plain_stretch,
+    baseline=plain_stretch,
     cases=_stretch_cases,
     checks=(
         SHAPE,
@@ -375,7 +375,7 @@ def _collected(gradient, rows, num_rows):
 
 
 def plain_table_gradient(gradient, max_distance):
-    """The ruler: what autograd finds."""
+    """The baseline: what autograd finds."""
     rows = _rows(*gradient.shape[2:], max_distance) + max_distance
     table = gradient.new_zeros(gradient.shape[1], 2 * max_distance + 1, requires_grad=True)
     return torch.autograd.grad((table[:, rows] * gradient).sum(), table)[0]
@@ -477,7 +477,7 @@ TABLE_GRADIENT = Spec(
     "(B, H, L, S) that with respect to the table (H, 2K + 1), in the same dtype",
     required=("gradient", "max_distance"),
     reference=_gradient_reference,
-    ruler=plain_table_gradient,
+    baseline=plain_table_gradient,
     cases=_gradient_cases,
     checks=(
         SHAPE,

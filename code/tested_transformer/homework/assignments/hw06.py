@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import reference
-from ...errors import complain
+from ...errors import argument_error
 from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
 from ...specs.norms.mutants import (
     eps_outside_the_root,
@@ -23,58 +23,62 @@ from ..tasks import Assignment, Hunt, Task, Written
 # --- 6.1: who is heard at the end -----------------------------------------------------------------
 
 
-def _shares_reference(wiring, num_sublayers, variance):
+def _shares_reference(norm_placement, num_sublayers, variance):
     """The variance of every part of the stream, step by step; a norm divides all by their sum."""
     parts = [np.longdouble(1)]
     for _ in range(num_sublayers):
         parts.append(np.longdouble(variance))
-        if wiring == "post":
+        if norm_placement == "post":
             total = sum(parts)
             parts = [part / total for part in parts]
     return np.array(parts) / sum(parts)
 
 
-def plain_shares(wiring, num_sublayers, variance):
-    """The ruler."""
+def plain_shares(norm_placement, num_sublayers, variance):
+    """The baseline."""
     after = torch.arange(num_sublayers, 0, -1, dtype=torch.float64)
     kept = 1 / (1 + variance)
-    found = variance * (kept**after if wiring == "post" else torch.ones_like(after))
-    first = kept**num_sublayers if wiring == "post" else 1.0
+    found = variance * (kept**after if norm_placement == "post" else torch.ones_like(after))
+    first = kept**num_sublayers if norm_placement == "post" else 1.0
     parts = torch.cat((torch.tensor([first], dtype=torch.float64), found))
     return parts / parts.sum()
 
 
-def deviations_shared(wiring, num_sublayers, variance):
-    return plain_shares(wiring, num_sublayers, variance).sqrt()
+def deviations_shared(norm_placement, num_sublayers, variance):
+    return plain_shares(norm_placement, num_sublayers, variance).sqrt()
 
 
-def a_variance_of_one(wiring, num_sublayers, variance):
-    return plain_shares(wiring, num_sublayers, 1.0)
+def a_variance_of_one(norm_placement, num_sublayers, variance):
+    return plain_shares(norm_placement, num_sublayers, 1.0)
 
 
-def variance_in_float32(wiring, num_sublayers, variance):
-    return plain_shares(wiring, num_sublayers, float(np.float32(variance)))
+def variance_in_float32(norm_placement, num_sublayers, variance):
+    return plain_shares(norm_placement, num_sublayers, float(np.float32(variance)))
 
 
-def never_normalized(wiring, num_sublayers, variance):
+def never_normalized(norm_placement, num_sublayers, variance):
     return plain_shares("pre", num_sublayers, variance)
 
 
-def wirings_exchanged(wiring, num_sublayers, variance):
-    return plain_shares({"pre": "post", "post": "pre"}[wiring], num_sublayers, variance)
+def norm_placements_exchanged(norm_placement, num_sublayers, variance):
+    return plain_shares({"pre": "post", "post": "pre"}[norm_placement], num_sublayers, variance)
 
 
-def last_sublayer_first(wiring, num_sublayers, variance):
-    found = plain_shares(wiring, num_sublayers, variance)
+def last_sublayer_first(norm_placement, num_sublayers, variance):
+    found = plain_shares(norm_placement, num_sublayers, variance)
     return torch.cat((found[:1], found[1:].flip(0)))
 
 
 def _shares_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
-    def case(wiring, num_sublayers, variance) -> Case:
-        given = {"wiring": wiring, "num_sublayers": num_sublayers, "variance": variance}
-        return Case(f"{wiring}-norm", given)
+    def case(norm_placement, num_sublayers, variance) -> Case:
+        given = {
+            "norm_placement": norm_placement,
+            "num_sublayers": num_sublayers,
+            "variance": variance,
+        }
+        return Case(f"{norm_placement}-norm", given)
 
     return [
         case("pre", 1, 0.6),
@@ -102,12 +106,12 @@ def _one_sublayer(run: Run, case: Case) -> Problem | None:
 
 SHARES = Spec(
     name="hw06.shares",
-    statement="shares(wiring, num_sublayers, variance): the shares of the embedding and of each sublayer, "
-    'first to last, in the variance of what leaves the stack; wiring "post" or "pre"; the embedding '
+    statement="shares(norm_placement, num_sublayers, variance): the shares of the embedding and of each sublayer, "
+    'first to last, in the variance of what leaves the stack; norm_placement "post" or "pre"; the embedding '
     "has variance 1 and each sublayer adds something new of this variance; float64 (N + 1)",
-    required=("wiring", "num_sublayers", "variance"),
+    required=("norm_placement", "num_sublayers", "variance"),
     reference=_shares_reference,
-    ruler=plain_shares,
+    baseline=plain_shares,
     cases=_shares_cases,
     checks=(
         SHAPE,
@@ -118,7 +122,7 @@ SHARES = Spec(
         ),
         Check(
             "one sublayer",
-            "After one sublayer there are two parts, of variance 1 and `variance`, in either wiring.",
+            "After one sublayer there are two parts, of variance 1 and `variance`, in either norm_placement.",
             _one_sublayer,
             when=lambda case: case.arguments["num_sublayers"] == 1,
         ),
@@ -150,7 +154,7 @@ SHARES = Spec(
             seen="made for this book", chapter=7,
         ),
         Mutant(
-            "the wirings exchanged", wirings_exchanged, "equals the reference",
+            "the wirings exchanged", norm_placements_exchanged, "equals the reference",
             symptom="Pre-norm forgets, post-norm remembers.",
             cause="Post normalizes after the sum, pre before the sublayer and once at the end.",
             seen="made for this book", chapter=7,
@@ -187,7 +191,7 @@ def _merge_reference(counts, means, variances):
 def _mean_and_variance(answer: Any, given: dict[str, Any]) -> Tensor:
     """Both as one tensor (*batch, 2)."""
     if not isinstance(answer, tuple | list) or len(answer) != 2:
-        raise complain(TypeError, "the answer", type(answer).__name__, "(mean, variance)")
+        raise argument_error(TypeError, "the answer", type(answer).__name__, "(mean, variance)")
     return torch.stack([torch.as_tensor(part) for part in answer], dim=-1)
 
 
@@ -199,7 +203,7 @@ def _merged(counts, means, variances):
 
 
 def plain_merge(counts, means, variances):
-    """The ruler."""
+    """The baseline."""
     shares, means, variances = _merged(counts.double(), means, variances)
     mean = (shares * means).sum(-1)
     return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
@@ -290,7 +294,7 @@ MERGE = Spec(
     "variances are divided by the count",
     required=("counts", "means", "variances"),
     reference=_merge_reference,
-    ruler=plain_merge,
+    baseline=plain_merge,
     cases=_merge_cases,
     checks=(
         SHAPE,
@@ -361,11 +365,11 @@ MERGE = Spec(
 # --- 6.3: the next fold ---------------------------------------------------------------------------
 
 
-def _fold_reference(x, direction, w_widen, b_widen):
+def _fold_reference(x, direction, w_up, b_up):
     """Unit by unit: where on its way does the token meet the line on which the unit is 0?"""
     found = np.full(x.shape[:-1], np.inf, dtype=x.dtype)
     for place in np.ndindex(found.shape):
-        for key, threshold in zip(w_widen.T, b_widen, strict=True):
+        for key, threshold in zip(w_up.T, b_up, strict=True):
             height = reference.dot(x[place], key) + threshold
             slope = reference.dot(direction[place], key)
             if slope != 0 and -height / slope > 0:
@@ -373,43 +377,43 @@ def _fold_reference(x, direction, w_widen, b_widen):
     return found
 
 
-def _crossings(x, direction, w_widen, b_widen):
-    return -(x @ w_widen + b_widen) / (direction @ w_widen)  # *batch d_ff
+def _crossings(x, direction, w_up, b_up):
+    return -(x @ w_up + b_up) / (direction @ w_up)  # *batch d_ff
 
 
 def _first(steps):
     return steps.where(steps > 0, torch.inf).amin(-1)
 
 
-def plain_fold(x, direction, w_widen, b_widen):
-    """The ruler."""
-    return _first(_crossings(x, direction, w_widen, b_widen))
+def plain_fold(x, direction, w_up, b_up):
+    """The baseline."""
+    return _first(_crossings(x, direction, w_up, b_up))
 
 
-def folds_behind_counted(x, direction, w_widen, b_widen):
-    return _first(_crossings(x, direction, w_widen, b_widen).abs())
+def folds_behind_counted(x, direction, w_up, b_up):
+    return _first(_crossings(x, direction, w_up, b_up).abs())
 
 
-def only_units_that_are_on(x, direction, w_widen, b_widen):
-    steps = _crossings(x, direction, w_widen, b_widen)
-    return _first(steps.where(x @ w_widen + b_widen > 0, torch.inf))
+def only_units_that_are_on(x, direction, w_up, b_up):
+    steps = _crossings(x, direction, w_up, b_up)
+    return _first(steps.where(x @ w_up + b_up > 0, torch.inf))
 
 
-def thresholds_forgotten(x, direction, w_widen, b_widen):
-    return plain_fold(x, direction, w_widen, torch.zeros_like(b_widen))
+def thresholds_forgotten(x, direction, w_up, b_up):
+    return plain_fold(x, direction, w_up, torch.zeros_like(b_up))
 
 
-def the_fold_under_the_feet(x, direction, w_widen, b_widen):
-    steps = _crossings(x, direction, w_widen, b_widen)
+def the_fold_under_the_feet(x, direction, w_up, b_up):
+    steps = _crossings(x, direction, w_up, b_up)
     return steps.where(steps >= 0, torch.inf).amin(-1)
 
 
-def length_of_the_way(x, direction, w_widen, b_widen):
-    return plain_fold(x, direction, w_widen, b_widen) * direction.norm(dim=-1)
+def length_of_the_way(x, direction, w_up, b_up):
+    return plain_fold(x, direction, w_up, b_up) * direction.norm(dim=-1)
 
 
-def one_for_all_tokens(x, direction, w_widen, b_widen):
-    return plain_fold(x, direction, w_widen, b_widen).amin().expand(x.shape[:-1])
+def one_for_all_tokens(x, direction, w_up, b_up):
+    return plain_fold(x, direction, w_up, b_up).amin().expand(x.shape[:-1])
 
 
 def _fold_cases(seed: int) -> list[Case]:
@@ -421,14 +425,12 @@ def _fold_cases(seed: int) -> list[Case]:
 
         given = {"x": draw(*batch, width), "direction": draw(*batch, width)}
         given["direction"][..., 0] += 3.0  # never the zero vector
-        return Case(
-            label, given | {"w_widen": draw(width, d_ff), "b_widen": draw(d_ff) + shift}, dtype
-        )
+        return Case(label, given | {"w_up": draw(width, d_ff), "b_up": draw(d_ff) + shift}, dtype)
 
     sorter = np.array([[1.0, -1, 1, -1], [-1, 1, 1, -1]])
     way = np.array([[-1.0, 1], [1, 0], [0, 1]])
     x = np.array([[3.0, -1]]).repeat(3, 0)
-    pencil = {"x": x, "direction": way, "w_widen": sorter, "b_widen": np.zeros(4)}
+    pencil = {"x": x, "direction": way, "w_up": sorter, "b_up": np.zeros(4)}
     return [
         Case("the sorter of chapter 8", pencil),
         case("one token, one unit", (), 2, 1),
@@ -451,7 +453,7 @@ def _heights(case: Case, steps: np.ndarray) -> np.ndarray:
     """What every unit gets before its bend, after so many steps. (tokens, d_ff)"""
     a = case.arguments
     moved = a["x"] + steps[..., None] * a["direction"]
-    return (moved @ a["w_widen"] + a["b_widen"]).reshape(-1, len(a["b_widen"]))
+    return (moved @ a["w_up"] + a["b_up"]).reshape(-1, len(a["b_up"]))
 
 
 def _none_before(run: Run, case: Case) -> Problem | None:
@@ -477,12 +479,12 @@ def _at_a_fold(run: Run, case: Case) -> Problem | None:
 
 FOLD = Spec(
     name="hw06.next_fold",
-    statement="next_fold(x, direction, w_widen, b_widen): for each token the smallest t > 0 at which some "
-    "unit of relu((x + t direction) w_widen + b_widen) stands at 0 before its bend and does not stay "
-    "there, inf if there is none; x and direction (*batch, D), w_widen (D, d_ff), b_widen (d_ff) -> (*batch)",
-    required=("x", "direction", "w_widen", "b_widen"),
+    statement="next_fold(x, direction, w_up, b_up): for each token the smallest t > 0 at which some "
+    "unit of relu((x + t direction) w_up + b_up) stands at 0 before its bend and does not stay "
+    "there, inf if there is none; x and direction (*batch, D), w_up (D, d_ff), b_up (d_ff) -> (*batch)",
+    required=("x", "direction", "w_up", "b_up"),
     reference=_fold_reference,
-    ruler=plain_fold,
+    baseline=plain_fold,
     cases=_fold_cases,
     checks=(
         SHAPE,
@@ -516,7 +518,7 @@ FOLD = Spec(
         Mutant(
             "thresholds forgotten", thresholds_forgotten, "nothing switches before",
             symptom="All folds pass through the origin.",
-            cause="b_widen moves each fold away from it.",
+            cause="b_up moves each fold away from it.",
             seen="made for this book", chapter=8,
         ),
         Mutant(
@@ -545,10 +547,10 @@ FOLD = Spec(
 # --- 6.4: the lightest network --------------------------------------------------------------------
 
 
-def _lightest_reference(w_widen, b_widen, w_narrow):
+def _lightest_reference(w_up, b_up, w_down):
     """Unit by unit: both sides get the geometric mean of their lengths."""
     found = []
-    for key, threshold, value in zip(w_widen.T, b_widen, w_narrow, strict=True):
+    for key, threshold, value in zip(w_up.T, b_up, w_down, strict=True):
         before = np.sqrt(reference.dot(key, key) + threshold**2)
         after = np.sqrt(reference.dot(value, value))
         length = np.sqrt(before * after)
@@ -557,81 +559,81 @@ def _lightest_reference(w_widen, b_widen, w_narrow):
         else:
             found.append([*(length / before * key), length / before * threshold,
                           *(length / after * value)])  # fmt: skip
-    return np.array(found, dtype=w_widen.dtype).T
+    return np.array(found, dtype=w_up.dtype).T
 
 
 def _three_parts(answer: Any, given: dict[str, Any]) -> Tensor:
     """A column for each unit: its key, its threshold, its value."""
     if not isinstance(answer, tuple | list) or len(answer) != 3:
-        wanted = "(w_widen, b_widen, w_narrow)"
-        raise complain(TypeError, "the answer", type(answer).__name__, wanted)
-    w_widen, b_widen, w_narrow = answer
-    return torch.cat((w_widen, b_widen[None], w_narrow.T))
+        wanted = "(w_up, b_up, w_down)"
+        raise argument_error(TypeError, "the answer", type(answer).__name__, wanted)
+    w_up, b_up, w_down = answer
+    return torch.cat((w_up, b_up[None], w_down.T))
 
 
-def _lengths(w_widen, b_widen, w_narrow):
-    return (w_widen.square().sum(0) + b_widen.square()).sqrt(), w_narrow.norm(dim=1)
+def _lengths(w_up, b_up, w_down):
+    return (w_up.square().sum(0) + b_up.square()).sqrt(), w_down.norm(dim=1)
 
 
-def _stretched(w_widen, b_widen, w_narrow, stretch):
+def _stretched(w_up, b_up, w_down, stretch):
     """Every unit's first side times its number, the second side divided; units of no use are 0."""
-    before, after = _lengths(w_widen, b_widen, w_narrow)
+    before, after = _lengths(w_up, b_up, w_down)
     used = before * after > 0
     up = torch.where(used, stretch, 0.0)
     down = torch.where(used, 1 / stretch, 0.0)
-    return w_widen * up, b_widen * up, w_narrow * down[:, None]
+    return w_up * up, b_up * up, w_down * down[:, None]
 
 
-def plain_lightest(w_widen, b_widen, w_narrow):
-    """The ruler."""
-    before, after = _lengths(w_widen, b_widen, w_narrow)
-    return _stretched(w_widen, b_widen, w_narrow, (after / before).sqrt())
+def plain_lightest(w_up, b_up, w_down):
+    """The baseline."""
+    before, after = _lengths(w_up, b_up, w_down)
+    return _stretched(w_up, b_up, w_down, (after / before).sqrt())
 
 
-def root_forgotten(w_widen, b_widen, w_narrow):
-    before, after = _lengths(w_widen, b_widen, w_narrow)
-    return _stretched(w_widen, b_widen, w_narrow, after / before)
+def root_forgotten(w_up, b_up, w_down):
+    before, after = _lengths(w_up, b_up, w_down)
+    return _stretched(w_up, b_up, w_down, after / before)
 
 
-def threshold_not_weighed(w_widen, b_widen, w_narrow):
-    stretch = (w_narrow.norm(dim=1) / w_widen.norm(dim=0)).sqrt()
-    return _stretched(w_widen, b_widen, w_narrow, stretch)
+def threshold_not_weighed(w_up, b_up, w_down):
+    stretch = (w_down.norm(dim=1) / w_up.norm(dim=0)).sqrt()
+    return _stretched(w_up, b_up, w_down, stretch)
 
 
-def threshold_not_moved(w_widen, b_widen, w_narrow):
-    w, _, v = plain_lightest(w_widen, b_widen, w_narrow)
-    return w, b_widen, v
+def threshold_not_moved(w_up, b_up, w_down):
+    w, _, v = plain_lightest(w_up, b_up, w_down)
+    return w, b_up, v
 
 
-def by_the_key_alone(w_widen, b_widen, w_narrow):
-    used = (w_widen.norm(dim=0) > 0).to(w_widen.dtype)
-    w, b, v = plain_lightest(w_widen, b_widen, w_narrow)
+def by_the_key_alone(w_up, b_up, w_down):
+    used = (w_up.norm(dim=0) > 0).to(w_up.dtype)
+    w, b, v = plain_lightest(w_up, b_up, w_down)
     return w * used, b * used, v * used[:, None]
 
 
-def small_for_nothing(w_widen, b_widen, w_narrow):
-    before, after = _lengths(w_widen, b_widen, w_narrow)
-    used = ((before > 1e-6) & (after > 1e-6)).to(w_widen.dtype)
-    w, b, v = plain_lightest(w_widen, b_widen, w_narrow)
+def small_for_nothing(w_up, b_up, w_down):
+    before, after = _lengths(w_up, b_up, w_down)
+    used = ((before > 1e-6) & (after > 1e-6)).to(w_up.dtype)
+    w, b, v = plain_lightest(w_up, b_up, w_down)
     return w * used, b * used, v * used[:, None]
 
 
-def every_length_one(w_widen, b_widen, w_narrow):
-    before, after = _lengths(w_widen, b_widen, w_narrow)
+def every_length_one(w_up, b_up, w_down):
+    before, after = _lengths(w_up, b_up, w_down)
     before, after = before.where(before > 0, 1.0), after.where(after > 0, 1.0)
-    return w_widen / before, b_widen / before, w_narrow / after[:, None]
+    return w_up / before, b_up / before, w_down / after[:, None]
 
 
-def one_stretch_for_all(w_widen, b_widen, w_narrow):
-    before, after = _lengths(w_widen, b_widen, w_narrow)
+def one_stretch_for_all(w_up, b_up, w_down):
+    before, after = _lengths(w_up, b_up, w_down)
     stretch = (after.norm() / before.norm()).sqrt().expand(before.shape)
-    return _stretched(w_widen, b_widen, w_narrow, stretch)
+    return _stretched(w_up, b_up, w_down, stretch)
 
 
-def nothing_over_nothing(w_widen, b_widen, w_narrow):
-    before, after = _lengths(w_widen, b_widen, w_narrow)
+def nothing_over_nothing(w_up, b_up, w_down):
+    before, after = _lengths(w_up, b_up, w_down)
     stretch = (after / before).sqrt()
-    return w_widen * stretch, b_widen * stretch, w_narrow / stretch[:, None]
+    return w_up * stretch, b_up * stretch, w_down / stretch[:, None]
 
 
 def _lightest_cases(seed: int) -> list[Case]:
@@ -642,18 +644,18 @@ def _lightest_cases(seed: int) -> list[Case]:
         w, b, v = (rng.normal(size=shape) for shape in ((width, d_ff), (d_ff,), (d_ff, out)))
         w *= np.exp(rng.normal(size=d_ff))  # units of different sizes
         w[:, list(silent)] = b[list(silent)] = v[list(mute)] = 0.0
-        return Case(label, {"w_widen": w, "b_widen": b, "w_narrow": v}, dtype)
+        return Case(label, {"w_up": w, "b_up": b, "w_down": v}, dtype)
 
     constant = case("a unit that is always on", 3, 4, 2)
-    constant.arguments["w_widen"][:, 2] = 0.0
-    constant.arguments["b_widen"][2] = abs(constant.arguments["b_widen"][2])
+    constant.arguments["w_up"][:, 2] = 0.0
+    constant.arguments["b_up"][2] = abs(constant.arguments["b_up"][2])
     faint = case("a faint unit that is heard loudly", 2, 3, 4)
-    faint.arguments["w_widen"][:, 1] *= 1e-7
-    faint.arguments["b_widen"][1] *= 1e-7
-    faint.arguments["w_narrow"][1] *= 1e7
-    pencil = {"w_widen": np.array([[3.0], [0]]), "b_widen": np.array([4.0])}
+    faint.arguments["w_up"][:, 1] *= 1e-7
+    faint.arguments["b_up"][1] *= 1e-7
+    faint.arguments["w_down"][1] *= 1e7
+    pencil = {"w_up": np.array([[3.0], [0]]), "b_up": np.array([4.0])}
     return [
-        Case("one unit", pencil | {"w_narrow": np.array([[20.0]])}),
+        Case("one unit", pencil | {"w_down": np.array([[20.0]])}),
         case("two units", 2, 2, 1),
         case("as wide as narrow", 4, 5, 4),
         case("float32", 3, 8, 6, torch.float32),
@@ -666,12 +668,12 @@ def _lightest_cases(seed: int) -> list[Case]:
 
 
 def _network(case: Case, w: np.ndarray, b: np.ndarray, v: np.ndarray) -> np.ndarray:
-    x = np.random.default_rng(0).normal(size=(9, len(case.arguments["w_widen"])))
+    x = np.random.default_rng(0).normal(size=(9, len(case.arguments["w_up"])))
     return np.maximum(x @ w + b, 0) @ v
 
 
 def _parts(run: Run, case: Case) -> tuple[np.ndarray, ...]:
-    width = len(case.arguments["w_widen"])
+    width = len(case.arguments["w_up"])
     columns = run.value(case)
     return columns[:width], columns[width], columns[width + 1 :].T
 
@@ -679,12 +681,12 @@ def _parts(run: Run, case: Case) -> tuple[np.ndarray, ...]:
 def _idle(case: Case) -> np.ndarray:
     """Which units have zeros only on one of their sides. (d_ff)"""
     a = case.arguments
-    first = np.abs(a["w_widen"]).sum(0) + np.abs(a["b_widen"])
-    return (first == 0) | (np.abs(a["w_narrow"]).sum(1) == 0)
+    first = np.abs(a["w_up"]).sum(0) + np.abs(a["b_up"])
+    return (first == 0) | (np.abs(a["w_down"]).sum(1) == 0)
 
 
 def _same_function(run: Run, case: Case) -> Problem | None:
-    wanted = _network(case, *(case.arguments[n] for n in ("w_widen", "b_widen", "w_narrow")))
+    wanted = _network(case, *(case.arguments[n] for n in ("w_up", "b_up", "w_down")))
     slack = 1e-4 if case.dtype == torch.float32 else 1e-9
     return compare(wanted, _network(case, *_parts(run, case)), slack, "the answers to 9 tokens")
 
@@ -720,13 +722,13 @@ def _of_no_use(run: Run, case: Case) -> Problem | None:
 
 LIGHTEST = Spec(
     name="hw06.lightest",
-    statement="lightest(w_widen, b_widen, w_narrow) -> the same three, with units stretched so that "
-    "relu(x w_widen + b_widen) w_narrow is the same for every x and the sum of the squares of all "
+    statement="lightest(w_up, b_up, w_down) -> the same three, with units stretched so that "
+    "relu(x w_up + b_up) w_down is the same for every x and the sum of the squares of all "
     "weights and thresholds is as small as it can be; a unit that adds nothing for any x because one "
     "of its sides is all zeros becomes zeros; (D, d_ff), (d_ff), (d_ff, E)",
-    required=("w_widen", "b_widen", "w_narrow"),
+    required=("w_up", "b_up", "w_down"),
     reference=_lightest_reference,
-    ruler=plain_lightest,
+    baseline=plain_lightest,
     cases=_lightest_cases,
     checks=(
         SHAPE,

@@ -605,7 +605,7 @@ SCORE_GRADIENT = Spec(
     "for each of the V words on top. Without any word the gradient is 0",
     required=("logits", "answers", "smoothing", "pad"),
     reference=_gradient_reference,
-    ruler=_plain_gradient,
+    baseline=_plain_gradient,
     cases=_gradient_cases,
     checks=(
         SHAPE,

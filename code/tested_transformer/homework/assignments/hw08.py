@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ...errors import complain
+from ...errors import argument_error
 from ...specs.judge import (
     EQUAL,
     SHAPE,
@@ -634,7 +634,7 @@ AFTER_GUESSES = Spec(
     "is refused, from the last row of p",
     required=("p", "q", "drafted", "coins"),
     reference=_guesses_reference,
-    ruler=lambda p, q, drafted, coins: _after(
+    baseline=lambda p, q, drafted, coins: _after(
         p, _accepted(p, q, drafted, coins), lambda n: _residual(p, q, n)
     ),
     cases=_guesses_cases,
@@ -765,7 +765,7 @@ def _likeliest_reference(first, after, eos: int, longest: int) -> np.ndarray:
 
 def _as_words(answer: Any, arguments: dict[str, Any]) -> Any:
     if answer is None:
-        raise complain(ValueError, "the answer", "None", "a sentence")
+        raise argument_error(ValueError, "the answer", "None", "a sentence")
     return _whole_numbers(answer, arguments)
 
 

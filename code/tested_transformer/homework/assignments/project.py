@@ -716,7 +716,7 @@ def _rms(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
 
 
 def _layer_reference(
-    x, memory, target_real, source_real, own, cross, widen, narrow, gains, num_heads
+    x, memory, target_real, source_real, own, cross, up_proj, down_proj, gains, num_heads
 ):
     """Three sublayers, each from the norm of the stream and added to the stream."""
     past = target_real[:, None, None, :] & np.tri(x.shape[1], dtype=bool)
@@ -725,8 +725,8 @@ def _layer_reference(
     x = x + reference.multi_head(
         _rms(x, gains[1]), *cross, num_heads, context=memory, mask=seen
     )  # fmt: skip
-    wide = np.maximum(_rms(x, gains[2]) @ widen, 0)
-    return x + wide @ narrow
+    wide = np.maximum(_rms(x, gains[2]) @ up_proj, 0)
+    return x + wide @ down_proj
 
 
 def _norm(x: Tensor, gain: Tensor) -> Tensor:
@@ -754,7 +754,7 @@ def _masks(x: Tensor, target_real: Tensor, source_real: Tensor) -> tuple[Tensor,
 
 
 def layer_plain(
-    x, memory, target_real, source_real, own, cross, widen, narrow, gains, num_heads, *,
+    x, memory, target_real, source_real, own, cross, up_proj, down_proj, gains, num_heads, *,
     post=False, causal=True, target_padding=True, source_padding=True, scale=None, empty=0.0,
 ):  # fmt: skip
     """Right without options; each of them makes a mistake."""
@@ -771,7 +771,7 @@ def layer_plain(
         (
             lambda t: _attend(t, t, own, num_heads, past, **options),
             lambda t: _attend(t, memory, cross, num_heads, seen, **options),
-            lambda t: (t @ widen).relu() @ narrow,
+            lambda t: (t @ up_proj).relu() @ down_proj,
         ),
         strict=True,
     ):
@@ -780,7 +780,7 @@ def layer_plain(
 
 
 def layer_post_norm(*given):
-    """The wiring of 2017."""
+    """The norm_placement of 2017."""
     return layer_plain(*given, post=True)
 
 
@@ -810,7 +810,7 @@ def layer_scaled_by_width(*given):
 
 
 LAYER_ARGUMENTS = (
-    "x", "memory", "target_real", "source_real", "own", "cross", "widen", "narrow", "gains",
+    "x", "memory", "target_real", "source_real", "own", "cross", "up_proj", "down_proj", "gains",
     "num_heads",
 )  # fmt: skip
 
@@ -847,7 +847,7 @@ def _layer_cases(seed: int) -> list[Case]:
 
 def _direct_way(run: Run, case: Case) -> Problem | None:
     """Sublayers that find nothing leave the stream as it is."""
-    zeros = {n: np.zeros_like(case.arguments[n]) for n in ("own", "cross", "narrow")}
+    zeros = {n: np.zeros_like(case.arguments[n]) for n in ("own", "cross", "down_proj")}
     return compare(case.arguments["x"], run.value(case, **zeros), 1e-12, "with weights of zeros")
 
 
@@ -895,7 +895,7 @@ DECODER_LAYER = Spec(
     "A query that may see nothing finds 0",
     required=LAYER_ARGUMENTS,
     reference=_layer_reference,
-    ruler=layer_plain,
+    baseline=layer_plain,
     cases=_layer_cases,
     checks=(
         SHAPE,
@@ -936,7 +936,7 @@ DECODER_LAYER = Spec(
         Mutant(
             "the norm on the stream", layer_post_norm, "the direct way is free",
             symptom="Works with other weights; those of a pre-norm model give noise.",
-            cause="norm(x + f(x)), the wiring of 2017, for x + f(norm(x)).",
+            cause="norm(x + f(x)), the norm_placement of 2017, for x + f(norm(x)).",
             seen="made for this book", chapter=7,
         ),
         Mutant(
@@ -994,7 +994,7 @@ def _distance_table(a: list[int], b: list[int]) -> int:
     return int(table[-1, -1])
 
 
-def _report_reference(said, expected, group, num_groups):
+def _report_reference(prefix_ids, expected, group, num_groups):
     """Group by group."""
     table = np.zeros((num_groups, 3))
     for k in range(num_groups):
@@ -1003,7 +1003,7 @@ def _report_reference(said, expected, group, num_groups):
             continue
         right = edits = digits = 0
         for i in rows:
-            a, b = said[i].tolist(), expected[i].tolist()
+            a, b = prefix_ids[i].tolist(), expected[i].tolist()
             right += EOS in a and _words(a) == _words(b)
             edits += _distance_table(_words(a), _words(b))
             digits += len(_words(b))
@@ -1011,12 +1011,12 @@ def _report_reference(said, expected, group, num_groups):
     return table
 
 
-def _report(said, expected, group, num_groups, *, distance=_distance_table, words=_words,
+def _report(prefix_ids, expected, group, num_groups, *, distance=_distance_table, words=_words,
             is_right=None, mean_of_rates=False, by_said=False) -> Tensor:  # fmt: skip
     """Right without options; each of them makes a mistake."""
     table = torch.zeros(num_groups, 3, dtype=torch.float64)
     for k in range(num_groups):
-        rows = [(a, b) for a, b, g in zip(said.tolist(), expected.tolist(), group.tolist(),
+        rows = [(a, b) for a, b, g in zip(prefix_ids.tolist(), expected.tolist(), group.tolist(),
                                           strict=True) if g == k]  # fmt: skip
         if not rows:
             continue
@@ -1036,55 +1036,57 @@ def _place_by_place(a: list[int], b: list[int]) -> int:
     return sum(x != y for x, y in zip(a, b, strict=False)) + abs(len(a) - len(b))
 
 
-def report_place_by_place(said, expected, group, num_groups):
+def report_place_by_place(prefix_ids, expected, group, num_groups):
     """Digits that stand elsewhere are wrong."""
-    return _report(said, expected, group, num_groups, distance=_place_by_place)
+    return _report(prefix_ids, expected, group, num_groups, distance=_place_by_place)
 
 
-def report_mean_of_rates(said, expected, group, num_groups):
+def report_mean_of_rates(prefix_ids, expected, group, num_groups):
     """Each sentence's own rate."""
-    return _report(said, expected, group, num_groups, mean_of_rates=True)
+    return _report(prefix_ids, expected, group, num_groups, mean_of_rates=True)
 
 
-def report_by_what_was_said(said, expected, group, num_groups):
+def report_by_what_was_said(prefix_ids, expected, group, num_groups):
     """A share of what was said."""
-    return _report(said, expected, group, num_groups, by_said=True)
+    return _report(prefix_ids, expected, group, num_groups, by_said=True)
 
 
-def report_without_end(said, expected, group, num_groups):
+def report_without_end(prefix_ids, expected, group, num_groups):
     """The digits agree, and that is enough."""
     is_right = lambda a, b: _words(a) == _words(b)  # noqa: E731
-    return _report(said, expected, group, num_groups, is_right=is_right)
+    return _report(prefix_ids, expected, group, num_groups, is_right=is_right)
 
 
-def report_with_noise(said, expected, group, num_groups):
+def report_with_noise(prefix_ids, expected, group, num_groups):
     """The whole rows."""
-    return _report(said, expected, group, num_groups,
+    return _report(prefix_ids, expected, group, num_groups,
                    words=lambda row: [n for n in row if n not in (PAD, EOS)])  # fmt: skip
 
 
-def report_in_float32(said, expected, group, num_groups):
+def report_in_float32(prefix_ids, expected, group, num_groups):
     """Divided in float32, widened afterwards."""
-    return _report(said, expected, group, num_groups).float().double()
+    return _report(prefix_ids, expected, group, num_groups).float().double()
 
 
-def report_to_the_last_end(said, expected, group, num_groups):
+def report_to_the_last_end(prefix_ids, expected, group, num_groups):
     """The last EOS ends a row."""
     words = lambda row: row[: len(row) - 1 - row[::-1].index(EOS)] if EOS in row else row  # noqa: E731
     is_right = lambda a, b: EOS in a and words(a) == _words(b)  # noqa: E731
-    return _report(said, expected, group, num_groups, words=words, is_right=is_right)
+    return _report(prefix_ids, expected, group, num_groups, words=words, is_right=is_right)
 
 
-def report_at_most_one(said, expected, group, num_groups):
+def report_at_most_one(prefix_ids, expected, group, num_groups):
     """No rate above 1."""
-    return _report(said, expected, group, num_groups).clamp(max=torch.tensor([torch.inf, 1, 1]))
+    return _report(prefix_ids, expected, group, num_groups).clamp(
+        max=torch.tensor([torch.inf, 1, 1])
+    )
 
 
-def report_without_padding(said, expected, group, num_groups):
+def report_without_padding(prefix_ids, expected, group, num_groups):
     """PAD is no digit, wherever it stands."""
     words = lambda row: [n for n in _words(row) if n != PAD]  # noqa: E731
     is_right = lambda a, b: EOS in a and words(a) == _words(b)  # noqa: E731
-    return _report(said, expected, group, num_groups, words=words, is_right=is_right)
+    return _report(prefix_ids, expected, group, num_groups, words=words, is_right=is_right)
 
 
 def _report_cases(seed: int) -> list[Case]:
@@ -1099,27 +1101,27 @@ def _report_cases(seed: int) -> list[Case]:
 
     def case(label, pairs, group, num_groups, *, extra=0, noise=False) -> Case:
         """pairs: what was said and what was expected, as digits; a final ! for no EOS."""
-        said, expected = (
+        prefix_ids, expected = (
             [[int(c) + 4 for c in text.rstrip("!")] + [EOS] * (not text.endswith("!"))
              for text in texts] for texts in zip(*pairs, strict=True)
         )  # fmt: skip
-        wide = [max(map(len, rows)) for rows in (said, expected)]
-        said = table(said, wide[0] + extra, noise)
-        arguments = {"said": said, "expected": table(expected, wide[1], False)}
+        wide = [max(map(len, rows)) for rows in (prefix_ids, expected)]
+        prefix_ids = table(prefix_ids, wide[0] + extra, noise)
+        arguments = {"prefix_ids": prefix_ids, "expected": table(expected, wide[1], False)}
         return Case(label, arguments | {"group": np.array(group), "num_groups": num_groups})
 
     def drawn(label, count, num_groups, extra) -> Case:
         pairs = []
         for _ in range(count):
             right = str(rng.integers(1, 4000))
-            said = "".join(c for c in right if rng.random() < 0.8)
-            said += str(rng.integers(0, 10)) * (rng.random() < 0.3)
-            pairs.append((right if rng.random() < 0.4 else said, right))
+            prefix_ids = "".join(c for c in right if rng.random() < 0.8)
+            prefix_ids += str(rng.integers(0, 10)) * (rng.random() < 0.3)
+            pairs.append((right if rng.random() < 0.4 else prefix_ids, right))
         group = rng.integers(0, num_groups, size=count).tolist()
         return case(label, pairs, group, num_groups, extra=extra, noise=extra > 0)
 
-    def signs(label, said, expected) -> Case:
-        arguments = {"said": np.array([said]), "expected": np.array([expected])}
+    def signs(label, prefix_ids, expected) -> Case:
+        arguments = {"prefix_ids": np.array([prefix_ids]), "expected": np.array([expected])}
         return Case(label, arguments | {"group": np.array([0]), "num_groups": 1})
 
     return [
@@ -1148,28 +1150,30 @@ def _column(number: int, what: str):
 
 
 def _perfect(run: Run, case: Case) -> Problem | None:
-    table = run.value(case, said=case.arguments["expected"])
+    table = run.value(case, prefix_ids=case.arguments["expected"])
     wanted = run.expected(case)[0].copy()
     wanted[:, 1], wanted[:, 2] = wanted[:, 0] > 0, 0
     return compare(wanted, table, 1e-12, "with the right answers for all")
 
 
 def _talk_after(run: Run, case: Case) -> Problem | None:
-    said = case.arguments["said"].copy()
-    for row in said:
+    prefix_ids = case.arguments["prefix_ids"].copy()
+    for row in prefix_ids:
         if EOS in row:
             row[row.tolist().index(EOS) + 1 :] = 9
-    return compare(run.value(case), run.value(case, said=said), 1e-12, "with talk after EOS")
+    return compare(
+        run.value(case), run.value(case, prefix_ids=prefix_ids), 1e-12, "with talk after EOS"
+    )
 
 
 REPORT = Spec(
     name="project.report",
     statement="report(said, expected, group, num_groups): float64 (K, 3), for each group 0 to K - 1: how many "
     "rows it has, the share of them that is exactly right, and its digit error rate: the edit distances of its "
-    "rows added up, over the digits expected in its rows; it may exceed 1. said (B, L), expected (B, M), group (B). A row's "
+    "rows added up, over the digits expected in its rows; it may exceed 1. prefix_ids (B, L), expected (B, M), group (B). A row's "
     "digits are what stands before its first EOS = 2, or all of it without one; expected has EOS in each row. "
     "A row of said without EOS is never exactly right. A group without rows gets three zeros",
-    required=("said", "expected", "group", "num_groups"),
+    required=("prefix_ids", "expected", "group", "num_groups"),
     reference=_report_reference,
     cases=_report_cases,
     checks=(

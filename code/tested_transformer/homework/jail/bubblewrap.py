@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...errors import need_count, need_positive
+from ...errors import check_count, check_positive
 
 __all__ = ["JailMissing", "Limits"]
 
@@ -58,10 +58,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Raises: TypeError or ValueError unless every limit is a positive number."""
-        need_positive("wall_seconds", self.wall_seconds)
+        check_positive("wall_seconds", self.wall_seconds)
         for name, value in asdict(self).items():
             if name != "wall_seconds":
-                need_count(name, value, 1)
+                check_count(name, value, 1)
 
 
 def find_bubblewrap() -> str:

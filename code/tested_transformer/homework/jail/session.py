@@ -72,7 +72,7 @@ def printable(text: Any) -> str:
     return "".join(c if c.isprintable() else " " for c in str(text)[:TEXT])
 
 
-class Session:
+class JailSession:
     """A student's definitions, loaded into a jail of their own. Use it in a `with` statement.
 
     `without_jail_for_my_own_code=True` only limits the process: what runs can read, change and send
@@ -107,7 +107,7 @@ class Session:
             self.close()
             raise
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> JailSession:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -307,7 +307,7 @@ class Session:
         if not isinstance(arguments, list) or not isinstance(named, dict):
             raise Ended("garbled", "no arguments")
         try:
-            _need_small([arguments, named])
+            _check_small([arguments, named])
             before = tensors_in(arguments, named)
             before = {name: tensor.clone() for name, tensor in before.items()}
             answer = self.served[number](*arguments, **named)
@@ -321,16 +321,16 @@ class Session:
         return reply
 
 
-def _need_small(value: Any) -> None:
+def _check_small(value: Any) -> None:
     """Raise ValueError for arguments that would cost this process much."""
     if isinstance(value, Tensor):
         if value.ndim > 6 or max([0, *value.shape]) > MOST_AXIS or value.numel() > MOST_SIZE:
             raise ValueError(f"a tensor of shape {tuple(value.shape)} is too large here")
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _need_small(item)
+            _check_small(item)
     elif isinstance(value, dict):
-        _need_small(list(value.values()))
+        _check_small(list(value.values()))
     elif isinstance(value, str) or (isinstance(value, int) and abs(value) > 4096):
         raise ValueError("an argument that no implementation takes")
 
@@ -347,7 +347,7 @@ class Remote:
     What the student's function did to its arguments is done to them here too.
     """
 
-    def __init__(self, session: Session, function: str) -> None:
+    def __init__(self, session: JailSession, function: str) -> None:
         self.session, self.function = session, function
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ...errors import complain
+from ...errors import argument_error
 from ..tasks import Assignment, Written
 from .marks import Marks, write_whole
 from .results import Manual, is_replaced, without_empty
@@ -27,7 +27,9 @@ def kept_manual(out: str | Path) -> Manual:
     try:
         return Manual(**_read(path))
     except TypeError as error:
-        raise complain(ValueError, str(path), error, "points that an earlier run kept") from None
+        raise argument_error(
+            ValueError, str(path), error, "points that an earlier run kept"
+        ) from None
 
 
 def keep_manual(
@@ -95,7 +97,7 @@ def _read(path: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
-        raise complain(ValueError, str(path), error, "what an earlier run kept") from None
+        raise argument_error(ValueError, str(path), error, "what an earlier run kept") from None
 
 
 def _text(values: Mapping) -> str:

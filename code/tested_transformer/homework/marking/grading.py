@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from ...errors import complain
+from ...errors import argument_error
 from ..assignments import assignment as load
 from ..jail.bubblewrap import PACKAGE, JailError, Limits
-from ..jail.session import Session
+from ..jail.session import JailSession
 from ..submissions.finding import Submission, find_submissions
 from ..tasks import Assignment
 from .mark import mark
@@ -52,16 +52,16 @@ def grade(
         KeyboardInterrupt, when what was in hand is marked and kept.
     """
     if jobs < 1:
-        raise complain(ValueError, "jobs", jobs, "1 or more")
+        raise argument_error(ValueError, "jobs", jobs, "1 or more")
     limits = limits or Limits()
     found = find_submissions(path)
     if not found:
-        raise complain(ValueError, "submissions", f"{path}, without a notebook", "notebooks")
+        raise argument_error(ValueError, "submissions", f"{path}, without a notebook", "notebooks")
     bare = without_jail_for_my_own_code
-    with Session("", limits=limits, without_jail_for_my_own_code=bare):
+    with JailSession("", limits=limits, without_jail_for_my_own_code=bare):
         pass  # a machine without a jail says so before the first submission
     folder = Path(out)
-    _need_own_folder(folder, Path(path))
+    _check_own_folder(folder, Path(path))
     seed = _open(folder, assignment, seed)
     key = run_key(assignment, seed, limits)
     kept = {one.id: marks for one in found if (marks := _kept(folder, one, key))}
@@ -84,12 +84,14 @@ def _shown(ids: Iterable[str]) -> str:
     return text if len(text) <= 50 else f"{text[:49]}…"
 
 
-def _need_own_folder(folder: Path, submissions: Path) -> None:
+def _check_own_folder(folder: Path, submissions: Path) -> None:
     """Raise ValueError unless results can go there without mixing with what was handed in."""
     if folder.exists() and not folder.is_dir():
-        raise complain(ValueError, "out", f"the file {folder}", "a folder")
+        raise argument_error(ValueError, "out", f"the file {folder}", "a folder")
     if submissions.is_dir() and submissions.resolve() == folder.resolve():
-        raise complain(ValueError, "out", f"the folder of submissions, {folder}", "another folder")
+        raise argument_error(
+            ValueError, "out", f"the folder of submissions, {folder}", "another folder"
+        )
 
 
 def _open(folder: Path, assignment: Assignment, seed: int | None) -> int:
@@ -99,11 +101,15 @@ def _open(folder: Path, assignment: Assignment, seed: int | None) -> int:
     said = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
     if said.get("assignment", assignment.name) != assignment.name:
         wanted = f"a folder of its own for {assignment.name}"
-        raise complain(ValueError, "out", f"{folder}, with marks of {said['assignment']}", wanted)
+        raise argument_error(
+            ValueError, "out", f"{folder}, with marks of {said['assignment']}", wanted
+        )
     if seed is None:
         seed = said.get("seed", secrets.randbelow(2**31))
     elif seed != said.get("seed", seed):
-        raise complain(ValueError, "seed", seed, f"{said['seed']}, with which {folder} was marked")
+        raise argument_error(
+            ValueError, "seed", seed, f"{said['seed']}, with which {folder} was marked"
+        )
     write_whole(run, json.dumps({"assignment": assignment.name, "seed": seed}) + "\n")
     return seed
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ...errors import complain
+from ...errors import argument_error
 from ..tasks import Assignment
 from .results import COMMENT, NO_PARTS, Manual, guarded, without_empty
 
@@ -53,7 +53,7 @@ def _points(text: str, place: str, most: int) -> float:
     points = float(number.replace(",", ".")) if NUMBER.fullmatch(number) else None
     if points is None or points > most:
         wanted = f"a number from 0 to {most}, or {TAKE_BACK}"
-        raise complain(ValueError, place, repr(text), wanted)
+        raise argument_error(ValueError, place, repr(text), wanted)
     return points
 
 
@@ -81,7 +81,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
         cells = dict(_cells(place, header, row))
         who = _known_id(f"{place}, column id", cells.pop("id"), known)
         if who in found:
-            raise complain(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
+            raise argument_error(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
         filled = {name: cell.strip() for name, cell in cells.items() if cell.strip()}
         found[who] = {
             name: _unless_taken_back(cell) and _points(cell, f"{place}, column {name}", most[name])
@@ -107,7 +107,7 @@ def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, 
     rows = [row for _, row in _rows(name, text)]
     columns = [cell.strip() for cell in rows[0]] if rows else []
     if "id" not in columns:
-        raise complain(ValueError, name, columns, "a column `id`")
+        raise argument_error(ValueError, name, columns, "a column `id`")
     place, known = columns.index("id"), _known(ids)
     there = {known.get(row[place]) for row in rows if len(row) > place}
     new = sorted(set(ids) - there)
@@ -120,7 +120,9 @@ def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, 
         return data + (gap + stream.getvalue()).encode(encoding), len(new)
     except UnicodeEncodeError as error:
         letters = error.object[error.start : error.end]
-        raise complain(ValueError, name, encoding, f"an encoding that has {letters!r}") from None
+        raise argument_error(
+            ValueError, name, encoding, f"an encoding that has {letters!r}"
+        ) from None
 
 
 def _known(ids: Collection[str]) -> dict[str, str]:
@@ -141,7 +143,7 @@ def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise complain(ValueError, f"{name}, line {line}", error, "a line of CSV") from None
+        raise argument_error(ValueError, f"{name}, line {line}", error, "a line of CSV") from None
 
 
 def _decode(data: bytes) -> tuple[str, str]:
@@ -160,12 +162,14 @@ def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -
     names = [name.strip() for name in header]
     parts = [part.name for part in assignment.parts]
     if "id" not in names:
-        raise complain(ValueError, place, names, "a column `id`, and one for each part marked")
+        raise argument_error(
+            ValueError, place, names, "a column `id`, and one for each part marked"
+        )
     for name in filter(None, names):
         if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
             raise ValueError(f"{place}: no such part: {name!r}; there are {_list(parts)}")
         if names.count(name) > 1:
-            raise complain(ValueError, f"{place}, column {name}", "it twice", "a column once")
+            raise argument_error(ValueError, f"{place}, column {name}", "it twice", "a column once")
     return names
 
 
@@ -175,7 +179,7 @@ def _cells(place: str, header: Sequence[str], row: Sequence[str]) -> Iterator[tu
         if name:
             yield name, cell
         elif cell.strip():
-            raise complain(
+            raise argument_error(
                 ValueError, f"{place}, cell {number}", repr(cell), "a column with a name"
             )
 
@@ -185,7 +189,9 @@ def _known_id(place: str, cell: str, known: dict[str, str]) -> str:
     if cell in known:
         return known[cell]
     near = difflib.get_close_matches(cell, known, n=3) or sorted(known)[:3]
-    raise complain(ValueError, place, repr(cell), f"the id of a submission, such as {_list(near)}")
+    raise argument_error(
+        ValueError, place, repr(cell), f"the id of a submission, such as {_list(near)}"
+    )
 
 
 def _list(names: Collection[str]) -> str:
@@ -204,7 +210,7 @@ def _from_gradebook(path: Path, assignment: Assignment, ids: Collection[str]) ->
             continue
         place = f"{path.name}, student {student}, cell {name}"
         if extra:
-            raise complain(ValueError, place, f"extra credit of {extra:g}", "no extra credit")
+            raise argument_error(ValueError, place, f"extra credit of {extra:g}", "no extra credit")
         who = _submission_of(student, assignment.name, ids, path.name)
         found.setdefault(who, {})[name] = _points(f"{points:g}", place, most[name])
     return Manual(found)
@@ -228,7 +234,7 @@ def _grades(path: Path, assignment: str) -> list[tuple[str, str, float | None, f
         try:
             _copy(path, copy)
             with Gradebook(f"sqlite:///{copy}") as book:
-                _need_assignment(path.name, assignment, [one.name for one in book.assignments])
+                _check_assignment(path.name, assignment, [one.name for one in book.assignments])
                 return [
                     (submitted.student.id, grade.name, _manual_score(grade), grade.extra_credit)
                     for submitted in book.assignment_submissions(assignment)
@@ -237,7 +243,9 @@ def _grades(path: Path, assignment: str) -> list[tuple[str, str, float | None, f
                 ]
         except (sqlite3.Error, SQLAlchemyError) as error:
             came = str(error).partition("\n")[0]
-            raise complain(ValueError, path.name, came, "a gradebook of this nbgrader") from None
+            raise argument_error(
+                ValueError, path.name, came, "a gradebook of this nbgrader"
+            ) from None
 
 
 def _copy(path: Path, copy: Path) -> None:
@@ -254,9 +262,9 @@ def _manual_score(grade: Any) -> float | None:
     return grade.auto_score if grade.manual_score is None else grade.manual_score
 
 
-def _need_assignment(place: str, name: str, there: Collection[str]) -> None:
+def _check_assignment(place: str, name: str, there: Collection[str]) -> None:
     if name not in there:
-        raise complain(ValueError, place, _list(there), f"the assignment {name!r}")
+        raise argument_error(ValueError, place, _list(there), f"the assignment {name!r}")
 
 
 def _submission_of(student: str, assignment: str, ids: Collection[str], place: str) -> str:
@@ -269,4 +277,6 @@ def _submission_of(student: str, assignment: str, ids: Collection[str], place: s
     if len(found) == 1:
         return found[0]
     came = _list(found) if found else "none"
-    raise complain(ValueError, f"{place}, student {student}", came, "one submission with that id")
+    raise argument_error(
+        ValueError, f"{place}, student {student}", came, "one submission with that id"
+    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...specs.judge import Run, Spec, Verdict, describe, drawn, judge
 from ..jail.bubblewrap import Limits
-from ..jail.session import Ended, Remote, Session
+from ..jail.session import Ended, JailSession, Remote
 from ..submissions.finding import Submission
 from ..submissions.forbidden import not_allowed
 from ..submissions.reading import Source, defined_names, defines, is_stub, read_submission
@@ -47,7 +47,7 @@ def mark(
     """
     source = read_submission(submission)
     open_session = partial(
-        Session,
+        JailSession,
         limits=limits,
         without_jail_for_my_own_code=without_jail_for_my_own_code,
     )
@@ -111,7 +111,7 @@ def _notes(source: Source, assignment: Assignment) -> list[str]:
 
 
 def mark_part(
-    part: Task | Hunt, source: Source, seed: int, open_session: Callable[..., Session]
+    part: Task | Hunt, source: Source, seed: int, open_session: Callable[..., JailSession]
 ) -> PartMarks:
     """The marks of one code task or bug hunt."""
     none = partial(PartMarks, points=0.0, of=part.points)
@@ -145,7 +145,7 @@ def mark_part(
         )
 
 
-def _mark_task(task: Task, session: Session, seed: int) -> PartMarks:
+def _mark_task(task: Task, session: JailSession, seed: int) -> PartMarks:
     remote = Remote(session, task.function)
     verdict = judge(task.spec, remote, seed=seed)
     if verdict.unwritten:
@@ -180,7 +180,7 @@ def _changes(spec: Spec, remote: Remote, seed: int) -> bool:
     return not np.array_equal(first.value, second.value, equal_nan=floats)
 
 
-def _mark_hunt(hunt: Hunt, session: Session, seed: int) -> PartMarks:
+def _mark_hunt(hunt: Hunt, session: JailSession, seed: int) -> PartMarks:
     def test(implementation: Any) -> Any:
         return session.call(hunt.function, [session.serve(implementation)], {})[0]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...errors import complain
+from ...errors import argument_error
 
 __all__ = ["Submission", "find_submissions"]
 
@@ -124,11 +124,11 @@ def find_submissions(path: str | Path) -> list[Submission]:
     """
     root = Path(os.path.realpath(path))
     if not root.exists():
-        raise complain(FileNotFoundError, "path", path, "a folder or a zip of notebooks")
+        raise argument_error(FileNotFoundError, "path", path, "a folder or a zip of notebooks")
     if root.is_dir():
         return _with_ids(list(_in_folder(root)))
     if not (ZIP.search(root.name) or NOTEBOOK.search(root.name)):
-        raise complain(ValueError, "path", path, "a folder, a zip or a notebook")
+        raise argument_error(ValueError, "path", path, "a folder, a zip or a notebook")
     if NOTEBOOK.search(root.name):
         return _with_ids(_in_file(root, root.name))
     budget = Budget(MAX_CLASS_ZIP, 10 * MAX_FILES, whole_class=True)
@@ -136,7 +136,9 @@ def find_submissions(path: str | Path) -> list[Submission]:
         with _open(root) as stream:
             return _with_ids(_in_zip(stream, "", root, (), budget))
     except Refused as trouble:
-        raise complain(ValueError, "path", f"{path} ({trouble})", "a zip of notebooks") from None
+        raise argument_error(
+            ValueError, "path", f"{path} ({trouble})", "a zip of notebooks"
+        ) from None
 
 
 def passed_over(path: str | Path) -> list[str]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ...errors import complain
+from ...errors import argument_error
 from ..jail.worker import CONSTANTS, SHORT
 from .reading import Source, compile_text
 
@@ -31,7 +31,7 @@ def uses(source: Source, name: str) -> bool:
         SyntaxError: the code of `source` is not Python, which no source read from a notebook is.
     """
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name):
-        raise complain(ValueError, "name", repr(name), "a dotted name such as F.softmax")
+        raise argument_error(ValueError, "name", repr(name), "a dotted name such as F.softmax")
     first, _, rest = name.partition(".")
     names = _Names(f"{SHORT.get(first, first)}.{rest}")
     nodes = list(ast.walk(compile_text(source.code)))
@@ -98,9 +98,9 @@ class _Names:
             return self.meanings(node.value, depth + 1)
         if isinstance(node, ast.Attribute):
             return {f"{path}.{node.attr}" for path in self.meanings(node.value, depth + 1)}
-        return self.of_call(node, depth) if isinstance(node, ast.Call) else set()
+        return self.of_call(node, depth) if isinstance(node, ast.AttentionInputs) else set()
 
-    def of_call(self, node: ast.Call, depth: int) -> set[str]:
+    def of_call(self, node: ast.AttentionInputs, depth: int) -> set[str]:
         """The paths that getattr, import_module or __import__ gives, where literals say so."""
         words = [arg.value if isinstance(arg, ast.Constant) else None for arg in node.args]
         function = self.meanings(node.func, depth + 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import complain
+from ...errors import argument_error
 from .finding import MAX_NOTEBOOK, MB, Refused, Submission, writable
 
 __all__ = ["Source", "read_submission"]
@@ -91,7 +91,7 @@ def defines(source: Source, name: str) -> bool:
         SyntaxError: the code of `source` is not Python, which no source read from a notebook is.
     """
     if not name.isidentifier():
-        raise complain(ValueError, "name", repr(name), "a name without dots such as softmax")
+        raise argument_error(ValueError, "name", repr(name), "a name without dots such as softmax")
     return name in defined_names(source)
 
 
@@ -254,7 +254,9 @@ def _is_kept(node: ast.stmt) -> bool:
     What of it is run is decided when it is known what a function needs.
     """
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+        return isinstance(node.value, ast.AttentionInputs) and isinstance(
+            node.value.func, ast.Attribute
+        )
     return _is_definition(node) or isinstance(node, FILLING)
 
 

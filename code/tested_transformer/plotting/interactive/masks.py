@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import complain, need_count, need_float_tensor, need_rank, shape_of
+from ...errors import argument_error, check_count, check_float_tensor, check_rank, shape_of
 from ...functional.masks import (
     causal_mask,
     combine_masks,
@@ -40,15 +40,15 @@ def mask_switches(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 4.
     """
-    need_float_tensor("scores", scores)
-    need_rank("scores", scores, 2)
+    check_float_tensor("scores", scores)
+    check_rank("scores", scores, 2)
     size = len(words)
     if tuple(scores.shape) != (size, size) or size < 3:
         wanted = f"({size}, {size}), a row for each of at least 3 words"
-        raise complain(ValueError, "scores", f"shape {shape_of(scores)}", wanted)
-    need_count("length", length)
+        raise argument_error(ValueError, "scores", f"shape {shape_of(scores)}", wanted)
+    check_count("length", length)
     if length > size:
-        raise complain(ValueError, "length", length, f"at most {size}, the number of words")
+        raise argument_error(ValueError, "length", length, f"at most {size}, the number of words")
 
     def fill(choice: Choice) -> dict[str, str]:
         allowed = allowed_by(choice, size, length)

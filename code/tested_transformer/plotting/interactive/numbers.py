@@ -13,9 +13,9 @@ import torch
 
 from ...data import BOS, EOS, PAD, Vocabulary, pad
 from ...data.number_words import english_words, german_words
-from ...errors import complain, need_count
+from ...errors import argument_error, check_count
 from ...generation.decoding import generate
-from ...generation.decoding_state import Translation
+from ...generation.decoding_state import Seq2SeqState
 from ...models.transformer import Transformer
 from .page import PagePicture, details
 
@@ -69,10 +69,10 @@ def look_at_numbers(
     exact = copy.deepcopy(model).double().eval()
     german = [german_words(number) for number in numbers]
     if not numbers:
-        raise complain(ValueError, "numbers", "none", "at least one number")
+        raise argument_error(ValueError, "numbers", "none", "at least one number")
     ids = pad([[*source.encode(words), EOS] for words in german])
     start = torch.full((len(numbers), 1), BOS)
-    said = generate(Translation(exact, ids), start, max_new=MAX_WORDS).tokens  # B L
+    said = generate(Seq2SeqState(exact, ids), start, max_new=MAX_WORDS).tokens  # B L
     with torch.no_grad():
         told = torch.cat([start, said[:, :-1]], dim=1)
         _, weights = exact(ids, told, return_weights=True)
@@ -108,7 +108,7 @@ class NumberPicture(PagePicture):
         words = [german, sorted(english)]
         for names in words:
             if len(names) > len(LEVELS):
-                raise complain(ValueError, "words", len(names), f"at most {len(LEVELS)}")
+                raise argument_error(ValueError, "words", len(names), f"at most {len(LEVELS)}")
         return {
             "german": words[0], "english": words[1], "end": END, "levels": LEVELS, "runs": RUNS,
             "sizes": SIZES,
@@ -185,15 +185,17 @@ def number_picture(
     looks = list(looks)
     for look in looks:
         if not isinstance(look, Look):
-            raise complain(TypeError, "looks", type(look).__name__, "what look_at_numbers returns")
+            raise argument_error(
+                TypeError, "looks", type(look).__name__, "what look_at_numbers returns"
+            )
     numbers = [look.number for look in looks]
     if not looks or numbers != list(range(1, len(looks) + 1)):
         came = f"{len(numbers)} numbers" + (f" from {numbers[0]}" if numbers else "")
-        raise complain(ValueError, "looks", came, "all numbers from 1, in order")
+        raise argument_error(ValueError, "looks", came, "all numbers from 1, in order")
     for name, number in (("start", start), *(("examples", number) for number in examples)):
-        need_count(name, number)
+        check_count(name, number)
         if number > len(looks):
-            raise complain(ValueError, name, number, f"a number from 1 to {len(looks)}")
+            raise argument_error(ValueError, name, number, f"a number from 1 to {len(looks)}")
     return NumberPicture(looks, shown, start, examples)
 
 
@@ -211,7 +213,7 @@ def shortened(levels: str) -> str:
 
 def written(look: Look) -> str:
     """The German number as one word."""
-    return "".join(german_words(look.number, cut="coarse"))
+    return "".join(german_words(look.number, segmentation="coarse"))
 
 
 def sentences(look: Look) -> str:

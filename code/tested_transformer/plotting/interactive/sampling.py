@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import complain, need_count, need_float_tensor, need_rank
+from ...errors import argument_error, check_count, check_float_tensor, check_rank
 from ...generation.sampling import Sampling
 from .settings import Choice, Setting, SettingsPicture, Slots
 
@@ -39,13 +39,15 @@ def sampling_sliders(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
-    need_float_tensor("logits", logits)
-    need_rank("logits", logits, 1)
+    check_float_tensor("logits", logits)
+    check_rank("logits", logits, 1)
     if len(words) != len(logits):
-        raise complain(ValueError, "words", f"{len(words)} words", f"{len(logits)}, one a score")
-    need_count("shown", shown)
+        raise argument_error(
+            ValueError, "words", f"{len(words)} words", f"{len(logits)}, one a score"
+        )
+    check_count("shown", shown)
     if shown >= len(logits):
-        raise complain(ValueError, "shown", shown, f"fewer than the {len(logits)} words")
+        raise argument_error(ValueError, "shown", shown, f"fewer than the {len(logits)} words")
     order = logits.double().argsort(descending=True, stable=True)
     ordered, names = logits.double()[order], [words[n] for n in order[:shown].tolist()]
 

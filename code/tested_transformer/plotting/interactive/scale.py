@@ -9,7 +9,7 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import complain, need_float_tensor, need_rank, shape_of
+from ...errors import argument_error, check_float_tensor, check_rank, shape_of
 from ...functional.scaling import perplexity, scaled_scores, softmax, softmax_jacobian
 from .settings import Choice, Setting, SettingsPicture, Slots
 
@@ -39,14 +39,16 @@ def scale_slider(
     Source: chapter 3.
     """
     for name, tensor, words in (("query", query, queries), ("key", key, keys)):
-        need_float_tensor(name, tensor)
-        need_rank(name, tensor, 2)
+        check_float_tensor(name, tensor)
+        check_rank(name, tensor, 2)
         if len(words) != len(tensor) or not words:
             names = {"query": "queries", "key": "keys"}[name]
-            raise complain(ValueError, names, f"{len(words)} words", f"{len(tensor)}, at least 1")
+            raise argument_error(
+                ValueError, names, f"{len(words)} words", f"{len(tensor)}, at least 1"
+            )
     if query.shape[1] != key.shape[1] or query.shape[1] < 2:
         wanted = f"query's head size {query.shape[1]}, at least 2"
-        raise complain(ValueError, "key", f"shape {shape_of(key)}", wanted)
+        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     sizes = [2**n for n in range(query.shape[1].bit_length())]
     found = {
         way: [weights_of(query[:, :d], key[:, :d], way) for d in sizes] for way in WAYS

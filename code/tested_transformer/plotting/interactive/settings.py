@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Any, Literal
 
-from ...errors import complain, need_count
+from ...errors import argument_error, check_count
 from .page import PagePicture, details
 
 DIGITS = string.ascii_letters + string.digits + "-_"  # two of them are a number below 4096
@@ -39,13 +39,17 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.kind not in ("slider", "list", "switch"):
-            raise complain(ValueError, "kind", repr(self.kind), "'slider', 'list' or 'switch'")
+            raise argument_error(
+                ValueError, "kind", repr(self.kind), "'slider', 'list' or 'switch'"
+            )
         if len(self.labels) < 2 or (self.kind == "switch" and len(self.labels) != 2):
             wanted = "2 labels" if self.kind == "switch" else "at least 2 labels"
-            raise complain(ValueError, "labels", len(self.labels), wanted)
-        need_count("start", self.start, least=0)
+            raise argument_error(ValueError, "labels", len(self.labels), wanted)
+        check_count("start", self.start, least=0)
         if self.start >= len(self.labels):
-            raise complain(ValueError, "start", self.start, f"a number below {len(self.labels)}")
+            raise argument_error(
+                ValueError, "start", self.start, f"a number below {len(self.labels)}"
+            )
 
 
 class Slots:
@@ -117,7 +121,7 @@ class SettingsPicture(PagePicture):
         """
         if choice not in self.filled:
             wanted = f"a place in each of {[len(s.labels) for s in self.settings]} labels"
-            raise complain(ValueError, "choice", choice, wanted)
+            raise argument_error(ValueError, "choice", choice, wanted)
         return self.filled[choice]
 
     @property
@@ -234,5 +238,7 @@ def depends_on(filled: dict[Choice, dict[str, str]], name: str) -> tuple[int, ..
 def two(number: int) -> str:
     """A number as two digits."""
     if number >= len(DIGITS) ** 2:
-        raise complain(ValueError, "fill", f"{number + 1} strings", f"at most {len(DIGITS) ** 2}")
+        raise argument_error(
+            ValueError, "fill", f"{number + 1} strings", f"at most {len(DIGITS) ** 2}"
+        )
     return DIGITS[number // len(DIGITS)] + DIGITS[number % len(DIGITS)]

@@ -19,7 +19,7 @@ OPTIONS = ("mask", "bias", "causal", "window", "key_lengths", "alibi_slopes", "s
 
 def textbook(query, key, value, *, mask=None, bias=None, causal=False, window=None, key_lengths=None,
              alibi_slopes=None, scale=None) -> Tensor:  # fmt: skip
-    """The ruler: the formula in torch with nothing upcast, so that its error is that of the dtype."""
+    """The baseline: the formula in torch with nothing upcast, so that its error is that of the dtype."""
     if query.ndim == 4:
         key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -373,7 +373,7 @@ def narrowed(
         statement=statement,
         required=("query", "key", "value", *options),
         reference=reference.attention,
-        ruler=textbook,
+        baseline=textbook,
         cases=cases,
         checks=checks,
         mutants=MUTANTS,
@@ -387,7 +387,7 @@ ATTENTION = Spec(
     statement=STATEMENT,
     required=("query", "key", "value"),
     reference=reference.attention,
-    ruler=textbook,
+    baseline=textbook,
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

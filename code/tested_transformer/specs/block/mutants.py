@@ -1,4 +1,4 @@
-"""The famous mistakes in wiring a stack: the right steps with one gone wrong."""
+"""The famous mistakes in norm_placement a stack: the right steps with one gone wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def norm(x, gain):
 class Wiring:
     """The right stack, cut into the steps that the mutants replace one at a time."""
 
-    def __call__(self, x, w, gain, wiring, *, alpha=1.0, dropout=0.0):
+    def __call__(self, x, w, gain, norm_placement, *, alpha=1.0, dropout=0.0):
         """Shapes: x (L, D), w (N, D, D), gain (N + 1, D) -> (L, D)."""
         total = self.first_total(x)
         for matrix, g in zip(w, gain, strict=False):  # the last gain is the final norm's
@@ -24,10 +24,10 @@ class Wiring:
             def find(y, matrix=matrix):
                 return torch.tanh(y @ matrix)
 
-            x, total = getattr(self, wiring)(x, total, g, find, alpha, dropout)
-        if wiring == "pre":
+            x, total = getattr(self, norm_placement)(x, total, g, find, alpha, dropout)
+        if norm_placement == "pre":
             return self.end_of_pre(x, gain[-1])
-        return self.end_of_dual(x, total, gain[-1]) if wiring == "dual" else x
+        return self.end_of_dual(x, total, gain[-1]) if norm_placement == "resi_dual" else x
 
     def add(self, x, change, dropout):
         """Dropout acts on what was found, never on the stream."""

@@ -1,4 +1,4 @@
-"""The Spec of a stack's wiring: where the norm stands, what is added to what, what is dropped."""
+"""The Spec of a stack's norm_placement: where the norm stands, what is added to what, what is dropped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...layers.norms import LayerNorm
-from ...layers.residual import WIRINGS, Residual
+from ...layers.residual import NORM_PLACEMENTS, Residual
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import MUTANTS, Wiring
 
 STATEMENT = """N sublayers f_n(x) = tanh(x w[n]), wired around N norms, LayerNorm(x) gain[n].
-x (L, D), w (N, D, D), gain (N + 1, D), wiring, *, alpha=1.0, dropout=0.0 -> (L, D).
+x (L, D), w (N, D, D), gain (N + 1, D), norm_placement, *, alpha=1.0, dropout=0.0 -> (L, D).
 post: x = norm(x + f(x)). pre: x = x + f(norm(x)), and the norm gain[N] at the end.
 deep: x = norm(alpha x + f(x)). dual: post, and total = total + f(x) from total = x; at the end
 x + norm(total) with gain[N]. Dropout of that probability acts on f(x) alone."""
@@ -23,16 +23,22 @@ LOUD = 1e7  # an alpha beside which no sublayer is heard
 
 
 def with_residual(
-    x: Tensor, w: Tensor, gain: Tensor, wiring: str, *, alpha: float = 1.0, dropout: float = 0.0
+    x: Tensor,
+    w: Tensor,
+    gain: Tensor,
+    norm_placement: str,
+    *,
+    alpha: float = 1.0,
+    dropout: float = 0.0,
 ) -> Tensor:
     """The stack that the statement asks for, made of `Residual`."""
     total, norms = x, [_norm(g) for g in gain]
     for matrix, norm in zip(w, norms[:-1], strict=True):
-        step = Residual(norm, wiring=wiring, dropout=dropout, alpha=alpha)
+        step = Residual(norm, norm_placement=norm_placement, dropout=dropout, alpha=alpha)
         x, total = step(x, lambda y, matrix=matrix: torch.tanh(y @ matrix), total)
-    if wiring == "pre":
+    if norm_placement == "pre":
         return norms[-1](x)
-    return x + norms[-1](total) if wiring == "dual" else x
+    return x + norms[-1](total) if norm_placement == "resi_dual" else x
 
 
 def _norm(gain: Tensor) -> LayerNorm:
@@ -45,27 +51,32 @@ def _norm(gain: Tensor) -> LayerNorm:
 def _cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
-    def case(label, wiring, length, width, depth, dtype=torch.float64, **given: Any) -> Case:
+    def case(
+        label, norm_placement, length, width, depth, dtype=torch.float64, **given: Any
+    ) -> Case:
         """`loud` scales the sublayers' matrices; 0 makes sublayers that find nothing."""
         loud = given.pop("loud", 1.0)
         arguments = {
             "x": 2 * rng.normal(size=(length, width)),
             "w": loud * rng.normal(size=(depth, width, width)) * width**-0.5,
             "gain": 1 + 0.3 * rng.normal(size=(depth + 1, width)),
-            "wiring": wiring,
+            "norm_placement": norm_placement,
         }
-        return Case(f"{wiring}, {label}", arguments | given, dtype)
+        return Case(f"{norm_placement}, {label}", arguments | given, dtype)
 
-    cases = [case("one sublayer", w, 2, 3, 1) for w in WIRINGS]
-    cases += [case("no token", w, 0, 3, 2) for w in WIRINGS]
-    cases += [case("three sublayers that find nothing", w, 3, 4, 3, loud=0) for w in WIRINGS]
+    cases = [case("one sublayer", w, 2, 3, 1) for w in NORM_PLACEMENTS]
+    cases += [case("no token", w, 0, 3, 2) for w in NORM_PLACEMENTS]
     cases += [
-        case("dropout where nothing is found", w, 4, 5, 3, loud=0, dropout=0.5) for w in WIRINGS
+        case("three sublayers that find nothing", w, 3, 4, 3, loud=0) for w in NORM_PLACEMENTS
     ]
-    cases += [case("four sublayers", w, 5, 6, 4) for w in WIRINGS]
-    cases += [case("an alpha of its own", "deep", 4, 5, 3, alpha=2.5)]
-    cases += [case("an alpha like thunder", "deep", 4, 5, 3, alpha=LOUD)]
-    cases += [case("float32", w, 3, 7, 5, torch.float32) for w in WIRINGS]
+    cases += [
+        case("dropout where nothing is found", w, 4, 5, 3, loud=0, dropout=0.5)
+        for w in NORM_PLACEMENTS
+    ]
+    cases += [case("four sublayers", w, 5, 6, 4) for w in NORM_PLACEMENTS]
+    cases += [case("an alpha of its own", "deepnorm", 4, 5, 3, alpha=2.5)]
+    cases += [case("an alpha like thunder", "deepnorm", 4, 5, 3, alpha=LOUD)]
+    cases += [case("float32", w, 3, 7, 5, torch.float32) for w in NORM_PLACEMENTS]
     return cases
 
 
@@ -78,13 +89,13 @@ def _dropped(case: Case) -> bool:
 
 
 def _of_norms(case: Case) -> np.ndarray:
-    """What is left of each wiring when every f(x) is 0."""
+    """What is left of each norm_placement when every f(x) is 0."""
     arrays = case.arrays()
-    x, gain, wiring = arrays["x"], arrays["gain"], arrays["wiring"]
+    x, gain, norm_placement = arrays["x"], arrays["gain"], arrays["norm_placement"]
     end = reference.layer_norm(x, gain[-1], 0 * gain[-1])
     for g in gain[:-1]:
         x = reference.layer_norm(x, g, 0 * g)
-    left = {"pre": end, "dual": x + end}.get(wiring, x)
+    left = {"pre": end, "resi_dual": x + end}.get(norm_placement, x)
     return left.astype(np.float64)
 
 
@@ -109,7 +120,7 @@ def _thunder(run: Run, case: Case) -> Problem | None:
 
 def _one_way_out(case: Case) -> bool:
     long = case.arguments["x"].shape[0] > 2 and case.dtype == torch.float64
-    return long and not _silent(case) and case.arguments["wiring"] != "dual"
+    return long and not _silent(case) and case.arguments["norm_placement"] != "resi_dual"
 
 
 CHECKS = (
@@ -146,11 +157,11 @@ CHECKS = (
 BLOCK = Spec(
     name="block",
     statement=STATEMENT,
-    required=("x", "w", "gain", "wiring"),
-    reference=lambda x, w, gain, wiring, alpha=1.0, dropout=0.0: reference.residual_stack(
-        x, w, gain, wiring, alpha
+    required=("x", "w", "gain", "norm_placement"),
+    reference=lambda x, w, gain, norm_placement, alpha=1.0, dropout=0.0: reference.residual_stack(
+        x, w, gain, norm_placement, alpha
     ),
-    ruler=Wiring(),
+    baseline=Wiring(),
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

@@ -19,12 +19,12 @@ class LosesOldKeys(KeyValueCache):
 
 
 class StaysWithItsRows(KeyValueCache):
-    def select(self, rows):
+    def reorder(self, rows):
         pass
 
 
 class MovesValuesOnly(KeyValueCache):
-    def select(self, rows):
+    def reorder(self, rows):
         self._values = self._values[rows]
 
 
@@ -50,7 +50,7 @@ class Decoder:
         """The last query stands at the last key."""
         return attention(query, keys, values, mask=mask, causal=True)
 
-    def select(self, rows):
+    def reorder(self, rows):
         """Keep these rows of the batch."""
         self.keys, self.values = self.keys[rows], self.values[rows]
 

@@ -34,8 +34,8 @@ def feed(candidate, query, key, value, chunks, real, rows) -> Tensor | None:
     """Feed the chunks; after the first, rearrange the rows if some are given."""
     takes = inspect.signature(candidate).parameters
     cache = candidate(capacity=CAPACITY) if "capacity" in takes else candidate()
-    if rows is not None and not hasattr(cache, "select"):
-        raise BackendError("has no `select`")
+    if rows is not None and not hasattr(cache, "reorder"):
+        raise BackendError("has no `reorder`")
     attend = cache if callable(cache) else partial(_attend_with, cache)
     outputs, start = [], 0
     for size in chunks:
@@ -45,7 +45,7 @@ def feed(candidate, query, key, value, chunks, real, rows) -> Tensor | None:
         if outputs[-1] is None:  # an exercise not written yet
             return None
         if start == 0 and rows is not None:
-            cache.select(rows)
+            cache.reorder(rows)
             if real is not None:
                 real = torch.cat([real[rows, :stop], real[:, stop:]], dim=1)
         start = stop
@@ -194,7 +194,7 @@ CHECKS = (
 )
 
 
-def _ruler(query, key, value, chunks, real, rows) -> Tensor:
+def _baseline(query, key, value, chunks, real, rows) -> Tensor:
     """The right store; attention in the dtype of the case."""
     return feed(PlainDecoder, query, key, value, chunks, real, rows)
 
@@ -219,7 +219,7 @@ class PlainDecoder:
         hidden = future if mask is None else future | ~mask
         return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0) @ self.kept[1]
 
-    def select(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         """Keep these rows."""
         self.kept = tuple(t[rows] for t in self.kept)
 
@@ -229,7 +229,7 @@ CACHE = Spec(
     statement=STATEMENT,
     required=("query", "key", "value", "chunks", "real", "rows"),
     reference=slow,
-    ruler=_ruler,
+    baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

@@ -14,26 +14,26 @@ BENDS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
 class FeedForwardFormula:
     """The right formula, cut into the steps that the mutants replace one at a time."""
 
-    def __call__(self, x, w_widen, b_widen, w_narrow, b_narrow, activation="relu"):
-        """activation(x w_widen + b_widen) w_narrow + b_narrow."""
-        wide = self.bend(self.widen(self.enter(x, activation), w_widen, b_widen), activation)
-        return self.leave(wide @ w_narrow + b_narrow, activation)
+    def __call__(self, x, w_up, b_up, w_down, b_down, activation="relu"):
+        """activation(x w_up + b_up) w_down + b_down."""
+        wide = self.bend(self.up_proj(self.enter(x, activation), w_up, b_up), activation)
+        return self.leave(wide @ w_down + b_down, activation)
 
     def enter(self, x, activation):
         """Nothing happens before the first map."""
         return x
 
-    def widen(self, x, w_widen, b_widen):
+    def up_proj(self, x, w_up, b_up):
         """The first map, the same for each token."""
-        return x @ w_widen + b_widen
+        return x @ w_up + b_up
 
     def bend(self, wide, activation):
         """The one place that is not linear."""
         return BENDS[activation](wide)
 
-    def leave(self, narrow, activation):
+    def leave(self, down_proj, activation):
         """Nothing happens after the second map."""
-        return narrow
+        return down_proj
 
 
 class NoBend(FeedForwardFormula):
@@ -50,8 +50,8 @@ class BendOnTheInput(FeedForwardFormula):
 
 
 class BendsTwice(FeedForwardFormula):
-    def leave(self, narrow, activation):
-        return BENDS[activation](narrow)
+    def leave(self, down_proj, activation):
+        return BENDS[activation](down_proj)
 
 
 class AlwaysReLU(FeedForwardFormula):
@@ -65,52 +65,52 @@ class TanhForExact(FeedForwardFormula):
 
 
 class NoFirstBias(FeedForwardFormula):
-    def widen(self, x, w_widen, b_widen):
-        return x @ w_widen
+    def up_proj(self, x, w_up, b_up):
+        return x @ w_up
 
 
 class BiasOverTokens(FeedForwardFormula):
-    def widen(self, x, w_widen, b_widen):
-        return x @ w_widen + b_widen[:, None]
+    def up_proj(self, x, w_up, b_up):
+        return x @ w_up + b_up[:, None]
 
 
 class KernelOfThree(FeedForwardFormula):
-    def widen(self, x, w_widen, b_widen):
+    def up_proj(self, x, w_up, b_up):
         if not x.numel():
-            return super().widen(x, w_widen, b_widen)
-        kernel = w_widen.mT[..., None].expand(-1, -1, 3) / 3
+            return super().up_proj(x, w_up, b_up)
+        kernel = w_up.mT[..., None].expand(-1, -1, 3) / 3
         rows = x.reshape(-1, x.shape[-2] if x.ndim > 1 else 1, x.shape[-1]).mT  # N D L
-        wide = functional.conv1d(rows, kernel, b_widen, padding=1).mT
+        wide = functional.conv1d(rows, kernel, b_up, padding=1).mT
         return wide.reshape(*x.shape[:-1], -1)
 
 
 class ViewForTranspose(FeedForwardFormula):
-    def widen(self, x, w_widen, b_widen):
+    def up_proj(self, x, w_up, b_up):
         if x.ndim < 2:
-            return super().widen(x, w_widen, b_widen)
+            return super().up_proj(x, w_up, b_up)
         turned = x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])  # "D L", and it is not
-        return super().widen(turned.mT, w_widen, b_widen)
+        return super().up_proj(turned.mT, w_up, b_up)
 
 
 class SecondConvTheWrongWay(nn.Module):
     def __init__(self, d_model, d_ff):
         super().__init__()
-        self.widen = nn.Conv1d(d_model, d_ff, 1)
-        self.narrow = nn.Conv1d(d_model, d_ff, 1)
+        self.up_proj = nn.Conv1d(d_model, d_ff, 1)
+        self.down_proj = nn.Conv1d(d_model, d_ff, 1)
 
     def forward(self, x):
-        return self.narrow(self.widen(x.mT).relu()).mT
+        return self.down_proj(self.up_proj(x.mT).relu()).mT
 
 
 class DropoutNeverSleeps(nn.Module):
     def __init__(self, d_model, d_ff, dropout=0.0):
         super().__init__()
-        self.widen = nn.Linear(d_model, d_ff)
-        self.narrow = nn.Linear(d_ff, d_model)
+        self.up_proj = nn.Linear(d_model, d_ff)
+        self.down_proj = nn.Linear(d_ff, d_model)
         self.p = dropout
 
     def forward(self, x):
-        return self.narrow(functional.dropout(self.widen(x).relu(), self.p))
+        return self.down_proj(functional.dropout(self.up_proj(x).relu(), self.p))
 
 
 MUTANTS = (
@@ -193,9 +193,9 @@ MUTANTS = (
 class SwigluFormula:
     """The right formula, cut into the steps that the mutants replace one at a time."""
 
-    def __call__(self, x, w_gate, w_widen, w_narrow):
-        """(silu(x w_gate) x (x w_widen)) w_narrow."""
-        return self.join(x @ w_gate, x @ w_widen) @ w_narrow
+    def __call__(self, x, w_gate, w_up, w_down):
+        """(silu(x w_gate) x (x w_up)) w_down."""
+        return self.join(x @ w_gate, x @ w_up) @ w_down
 
     def join(self, gate, value):
         """The gate is bent, the value is not."""

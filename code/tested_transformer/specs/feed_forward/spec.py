@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ... import reference
-from ...errors import BackendError, complain
+from ...errors import BackendError, argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import MUTANTS, SWIGLU_MUTANTS, FeedForwardFormula, SwigluFormula
 
-STATEMENT = """activation(x w_widen + b_widen) w_narrow + b_narrow, each token alone.
-x (*batch, D), w_widen (D, d_ff), w_narrow (d_ff, D) -> (*batch, D).
-A function of (x, w_widen, b_widen, w_narrow, b_narrow[, activation]), or a module class(d_model,
-d_ff[, activation, dropout]) whose layers `widen` and `narrow` are nn.Linear or nn.Conv1d with
+STATEMENT = """activation(x w_up + b_up) w_down + b_down, each token alone.
+x (*batch, D), w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
+A function of (x, w_up, b_up, w_down, b_down[, activation]), or a module class(d_model,
+d_ff[, activation, dropout]) whose layers `up_proj` and `down_proj` are nn.Linear or nn.Conv1d with
 kernel 1; forward takes x. activation: "relu" unless given; "gelu" (exact), "gelu_tanh", "silu"."""
 
-SWIGLU_STATEMENT = """(silu(x w_gate) * (x w_widen)) w_narrow, each token alone.
-x (*batch, D), w_gate and w_widen (D, d_ff), w_narrow (d_ff, D) -> (*batch, D).
-A function of (x, w_gate, w_widen, w_narrow), or a module class(d_model, d_ff[, activation, bias])
-whose layers `gate`, `widen` and `narrow` are nn.Linear or nn.Conv1d with kernel 1, without bias."""
+SWIGLU_STATEMENT = """(silu(x w_gate) * (x w_up)) w_down, each token alone.
+x (*batch, D), w_gate and w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
+A function of (x, w_gate, w_up, w_down), or a module class(d_model, d_ff[, activation, bias])
+whose layers `gate`, `up_proj` and `down_proj` are nn.Linear or nn.Conv1d with kernel 1, without bias."""
 
-MATRICES = ("w_gate", "w_widen", "w_narrow")
+MATRICES = ("w_gate", "w_up", "w_down")
 
 
 def build(candidate: Any, arguments: dict[str, Any], **always: Any) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def build(candidate: Any, arguments: dict[str, Any], **always: Any) -> Callable[
     given = {name: option for name, option in options.items() if name in takes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = candidate(*arguments["w_widen"].shape, **given).to(arguments["x"].dtype)
+        module = candidate(*arguments["w_up"].shape, **given).to(arguments["x"].dtype)
     with torch.no_grad():
         module(arguments["x"].detach())  # layers whose own sizes do not fit raise here
     names = [name for name in arguments if name.startswith(("w_", "b_"))]
@@ -60,7 +60,7 @@ def _with_weights(
         own = getattr(getattr(module, layer, None), kind, None)
         if own is None:
             came = f"no layer `{layer}` with a {kind}"
-            raise complain(TypeError, "the module", came, f"an nn.Linear named `{layer}`")
+            raise argument_error(TypeError, "the module", came, f"an nn.Linear named `{layer}`")
         turned = array.mT if kind == "weight" else array
         weights[f"{layer}.{kind}"] = turned.reshape(own.shape)
     return functional_call(module, weights, (x,))
@@ -69,8 +69,8 @@ def _with_weights(
 def _arrays(rng: np.random.Generator, d_model: int, d_ff: int, names: str) -> dict[str, Any]:
     """Weights of those names, of a size that keeps numbers near 1."""
     shapes = {
-        "w_gate": (d_model, d_ff), "w_widen": (d_model, d_ff), "b_widen": (d_ff,),
-        "w_narrow": (d_ff, d_model), "b_narrow": (d_model,),
+        "w_gate": (d_model, d_ff), "w_up": (d_model, d_ff), "b_up": (d_ff,),
+        "w_down": (d_ff, d_model), "b_down": (d_model,),
     }  # fmt: skip
     return {name: rng.normal(size=shapes[name]) * shapes[name][0] ** -0.5 for name in names.split()}
 
@@ -79,9 +79,9 @@ def _cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
     def case(label, shape, d_ff, dtype=torch.float64, **options) -> Case:
-        names = "w_widen b_widen w_narrow b_narrow"
+        names = "w_up b_up w_down b_down"
         arguments = {"x": rng.normal(size=shape)} | _arrays(rng, shape[-1], d_ff, names)
-        arguments["b_widen"] = rng.normal(size=d_ff)  # bends far from 0
+        arguments["b_up"] = rng.normal(size=d_ff)  # bends far from 0
         return Case(label, arguments | options, dtype)
 
     return [
@@ -142,9 +142,9 @@ def _bent(run: Run, case: Case) -> Problem | None:
 
 def _last_word(run: Run, case: Case) -> Problem | None:
     """What is added to the last bias is added to the answer."""
-    bias = case.arguments["b_narrow"]
-    moved = run.value(case, b_narrow=bias - 10)
-    return compare(run.value(case) - 10, moved, 1e-9, "with b_narrow - 10: f")
+    bias = case.arguments["b_down"]
+    moved = run.value(case, b_down=bias - 10)
+    return compare(run.value(case) - 10, moved, 1e-9, "with b_down - 10: f")
 
 
 ALONE = Check(
@@ -172,7 +172,7 @@ CHECKS = (
     ORDER,
     Check(
         "the last word is linear",
-        "Nothing may follow the second map: what b_narrow adds is added to the answer.",
+        "Nothing may follow the second map: what b_down adds is added to the answer.",
         _last_word,
         when=_exact,
     ),
@@ -186,17 +186,17 @@ CHECKS = (
 )
 
 
-def _slow(x, w_widen, b_widen, w_narrow, b_narrow, activation="relu", dropout=0.0):
+def _slow(x, w_up, b_up, w_down, b_down, activation="relu", dropout=0.0):
     """The reference; in evaluation dropout is nothing."""
-    return reference.feed_forward(x, w_widen, b_widen, w_narrow, b_narrow, activation)
+    return reference.feed_forward(x, w_up, b_up, w_down, b_down, activation)
 
 
 FEED_FORWARD = Spec(
     name="feed_forward",
     statement=STATEMENT,
-    required=("x", "w_widen", "b_widen", "w_narrow", "b_narrow"),
+    required=("x", "w_up", "b_up", "w_down", "b_down"),
     reference=_slow,
-    ruler=lambda *a, dropout=None, **k: FeedForwardFormula()(*a, **k),
+    baseline=lambda *a, dropout=None, **k: FeedForwardFormula()(*a, **k),
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,
@@ -211,7 +211,7 @@ def _swiglu_cases(seed: int) -> list[Case]:
     rng = np.random.default_rng(seed)
 
     def case(label, shape, d_ff, dtype=torch.float64) -> Case:
-        arrays = _arrays(rng, shape[-1], d_ff, "w_gate w_widen w_narrow")
+        arrays = _arrays(rng, shape[-1], d_ff, "w_gate w_up w_down")
         return Case(label, {"x": rng.normal(size=shape)} | arrays, dtype)
 
     return [
@@ -229,8 +229,8 @@ def _swiglu_cases(seed: int) -> list[Case]:
 
 def _unbent(run: Run, case: Case) -> Problem | None:
     """Twice the value, twice the answer."""
-    doubled = run.value(case, w_widen=2 * case.arguments["w_widen"])
-    return compare(2 * run.value(case), doubled, 1e-9, "with 2 w_widen: f")
+    doubled = run.value(case, w_up=2 * case.arguments["w_up"])
+    return compare(2 * run.value(case), doubled, 1e-9, "with 2 w_up: f")
 
 
 def _shut(run: Run, case: Case) -> Problem | None:
@@ -241,9 +241,9 @@ def _shut(run: Run, case: Case) -> Problem | None:
 SWIGLU = Spec(
     name="swiglu",
     statement=SWIGLU_STATEMENT,
-    required=("x", "w_gate", "w_widen", "w_narrow"),
+    required=("x", "w_gate", "w_up", "w_down"),
     reference=reference.swiglu,
-    ruler=SwigluFormula(),
+    baseline=SwigluFormula(),
     cases=_swiglu_cases,
     checks=(
         SHAPE,
@@ -251,7 +251,7 @@ SWIGLU = Spec(
         ALONE,
         Check(
             "the value passes unbent",
-            "The answer is linear in w_widen: only the gate goes through SiLU.",
+            "The answer is linear in w_up: only the gate goes through SiLU.",
             _unbent,
             when=_exact,
         ),

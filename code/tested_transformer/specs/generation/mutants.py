@@ -6,7 +6,7 @@ import torch
 
 from ...data import EOS, PAD
 from ...functional.masks import causal_mask, combine_masks
-from ...models.transformer import finish, places_of
+from ...models.transformer import finish, position_ids
 from ..judge import Mutant
 
 # --- Temperature ----------------------------------------------------------------------------------
@@ -203,32 +203,32 @@ TOP_P_MUTANTS = (
 # --- Repetition -----------------------------------------------------------------------------------
 
 
-def divides_every_score(logits, said, penalty):
-    return logits.scatter(1, said, logits.gather(1, said) / penalty)
+def divides_every_score(logits, prefix_ids, penalty):
+    return logits.scatter(1, prefix_ids, logits.gather(1, prefix_ids) / penalty)
 
 
-def punishes_each_time(logits, said, penalty):
+def punishes_each_time(logits, prefix_ids, penalty):
     logits = logits.clone()
-    for b, row in enumerate(said.tolist()):
+    for b, row in enumerate(prefix_ids.tolist()):
         for word in row:
             factor = 1 / penalty if logits[b, word] > 0 else penalty
             logits[b, word] *= factor
     return logits
 
 
-def punishes_for_others(logits, said, penalty):
-    words = said.flatten().unique()
+def punishes_for_others(logits, prefix_ids, penalty):
+    words = prefix_ids.flatten().unique()
     logits, found = logits.clone(), logits[:, words]
     logits[:, words] = torch.where(found > 0, found / penalty, found * penalty)
     return logits
 
 
-def subtracts_the_penalty(logits, said, penalty):
-    return logits.scatter(1, said, logits.gather(1, said) - penalty)
+def subtracts_the_penalty(logits, prefix_ids, penalty):
+    return logits.scatter(1, prefix_ids, logits.gather(1, prefix_ids) - penalty)
 
 
-def punishes_the_last_word(logits, said, penalty):
-    last = said[:, -1:]
+def punishes_the_last_word(logits, prefix_ids, penalty):
+    last = prefix_ids[:, -1:]
     found = logits.gather(1, last)
     return logits.scatter(1, last, torch.where(found > 0, found / penalty, found * penalty))
 
@@ -275,13 +275,13 @@ class Greedy:
 
     def __call__(self, next_scores, start, max_new, eos=EOS, padding=PAD):
         """The likeliest word, again and again, until all rows have ended."""
-        said, done = start, torch.zeros(len(start), dtype=torch.bool)
+        prefix_ids, done = start, torch.zeros(len(start), dtype=torch.bool)
         for _ in range(max_new):
-            word, done = self.end(self.pick(next_scores(said)), done, eos, padding)
-            said = torch.cat([said, word[:, None]], dim=1)
+            word, done = self.end(self.pick(next_scores(prefix_ids)), done, eos, padding)
+            prefix_ids = torch.cat([prefix_ids, word[:, None]], dim=1)
             if self.over(done):
                 break
-        return self.answer(said, start.shape[1])
+        return self.answer(prefix_ids, start.shape[1])
 
     def pick(self, scores):
         """One word for each row."""
@@ -296,9 +296,9 @@ class Greedy:
         """Have all rows ended?"""
         return bool(done.all())
 
-    def answer(self, said, length):
+    def answer(self, prefix_ids, length):
         """The new words."""
-        return said[:, length:]
+        return prefix_ids[:, length:]
 
 
 class GoesOnAfterTheEnd(Greedy):
@@ -312,8 +312,8 @@ class StopsWithTheFirst(Greedy):
 
 
 class ReturnsTheStart(Greedy):
-    def answer(self, said, length):
-        return said
+    def answer(self, prefix_ids, length):
+        return prefix_ids
 
 
 class PicksOverTheBatch(Greedy):
@@ -382,8 +382,8 @@ class Beams:
         """The best sentence that ended, and its score."""
         running, ended = [(0.0, [])], []
         for length in range(1, max_new + 1):
-            said = torch.tensor([[start, *words] for _, words in running])
-            steps = self.steps(running, self.gains(next_scores(said)), num_beams)
+            prefix_ids = torch.tensor([[start, *words] for _, words in running])
+            steps = self.steps(running, self.gains(next_scores(prefix_ids)), num_beams)
             for score, words in steps[:num_beams]:
                 if self.ends(words) or length == max_new:
                     ended.append((self.final(score, length, length_penalty), words))
@@ -544,22 +544,22 @@ class Remembering:
 
     def places(self, real, length):
         """A new token's place: how many real ones stand before it."""
-        return places_of(real)[:, -length:]
+        return position_ids(real)[:, -length:]
 
     def last(self, logits):
         """What follows the chunk's last token."""
         return logits[:, -1]
 
-    def select(self, rows):
+    def reorder(self, rows):
         """Keep these rows: of the cache, and of what is known about the source."""
-        self.cache.select(rows)
+        self.cache.reorder(rows)
         if self.memory is not None:
             self.memory, self.visible = self.memory[rows], self.visible[rows]
 
 
 class RestartsPositions(Remembering):
     def places(self, real, length):
-        return places_of(real[:, -length:])
+        return position_ids(real[:, -length:])
 
 
 class CountsPadding(Remembering):
@@ -573,15 +573,15 @@ class AnswersForTheFirst(Remembering):
 
 
 class SharesTheCache(Remembering):
-    def select(self, rows):
+    def reorder(self, rows):
         if self.memory is not None:
             self.memory, self.visible = self.memory[rows], self.visible[rows]
 
 
 class LeavesTheSource(Remembering):
-    def select(self, rows):
+    def reorder(self, rows):
         for layer in self.cache.layers:
-            layer.own.select(rows)
+            layer.own.reorder(rows)
         self.cache.real = self.cache.real[rows]
 
 

@@ -86,7 +86,7 @@ TEMPERATURE = Spec(
     reference=lambda logits, temperature: reference.tempered_softmax(
         logits, temperature=temperature
     ),
-    ruler=lambda logits, temperature: (logits / temperature).softmax(-1),
+    baseline=lambda logits, temperature: (logits / temperature).softmax(-1),
     cases=lambda seed: _logits(seed, temperature=[0.5, 2.0, 0.7, 1.0, 3.0]),
     checks=(
         SHAPE,
@@ -235,7 +235,9 @@ def _said(rng: np.random.Generator, rows: int, vocab: int) -> np.ndarray:
 
 def _falls(run: Run, case: Case) -> Problem | None:
     a = case.arguments
-    before, after = (np.take_along_axis(s, a["said"], 1) for s in (a["logits"], run.value(case)))
+    before, after = (
+        np.take_along_axis(s, a["prefix_ids"], 1) for s in (a["logits"], run.value(case))
+    )
     rose = np.argwhere((after - before) * (a["penalty"] - 1) > ROUNDING32)
     if not len(rose):
         still = np.argwhere(np.abs(after - before) <= ROUNDING32 * np.abs(before))
@@ -250,25 +252,25 @@ def _falls(run: Run, case: Case) -> Problem | None:
 
 def _others(run: Run, case: Case) -> Problem | None:
     a, expected, got = case.arguments, case.arguments["logits"].copy(), run.value(case).copy()
-    np.put_along_axis(expected, a["said"], 0.0, 1)
-    np.put_along_axis(got, a["said"], 0.0, 1)
+    np.put_along_axis(expected, a["prefix_ids"], 0.0, 1)
+    np.put_along_axis(got, a["prefix_ids"], 0.0, 1)
     return compare(expected, got, ROUNDING32, "with 0 for what was said, the scores")
 
 
 def _once(run: Run, case: Case) -> Problem | None:
-    twice = np.concatenate([case.arguments["said"]] * 2, axis=1)
+    twice = np.concatenate([case.arguments["prefix_ids"]] * 2, axis=1)
     return compare(
-        run.value(case), run.value(case, said=twice), ROUNDING32, "said twice, the scores"
+        run.value(case), run.value(case, prefix_ids=twice), ROUNDING32, "said twice, the scores"
     )
 
 
 REPETITION = Spec(
     name="repetition",
     statement="repetition(logits, said, penalty): (B, V) -> (B, V); the score of each word that stands "
-    "in its row of said (B, L) is divided by the penalty if it is positive, else multiplied, once",
-    required=("logits", "said", "penalty"),
+    "in its row of prefix_ids (B, L) is divided by the penalty if it is positive, else multiplied, once",
+    required=("logits", "prefix_ids", "penalty"),
     reference=reference.repetition,
-    cases=lambda seed: _logits(seed, said=[_said], penalty=[1.5, 2.0, 1.2, 0.8, 1.3, 3.0]),
+    cases=lambda seed: _logits(seed, prefix_ids=[_said], penalty=[1.5, 2.0, 1.2, 0.8, 1.3, 3.0]),
     checks=(
         SHAPE,
         UNTOUCHED,
@@ -317,7 +319,9 @@ def made(candidate: Any) -> Any:
 
 def _build_greedy(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Tensor]:
     def call(table: Tensor, start: Tensor, max_new: int) -> Tensor:
-        return made(candidate)(lambda said: table[said[:, -1]], start, max_new, EOS, PAD)
+        return made(candidate)(
+            lambda prefix_ids: table[prefix_ids[:, -1]], start, max_new, EOS, PAD
+        )
 
     return call
 
@@ -429,8 +433,8 @@ GREEDY_DECODING = Spec(
 
 def _build_beam(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
     def call(table: Tensor, start: int, num_beams: int, max_new: int, length_penalty: float) -> Any:
-        def next_scores(said: Tensor) -> Tensor:
-            return table[said.shape[1] - 1, said[:, -1]]
+        def next_scores(prefix_ids: Tensor) -> Tensor:
+            return table[prefix_ids.shape[1] - 1, prefix_ids[:, -1]]
 
         return made(candidate)(next_scores, start, num_beams, max_new, length_penalty)
 
@@ -452,7 +456,7 @@ def _slow_beam(table, start, num_beams, max_new, length_penalty) -> np.ndarray:
 
 
 def _plain_beam(table, start, num_beams, max_new, length_penalty) -> Any:
-    """The ruler: the same search in the dtype of the case."""
+    """The baseline: the same search in the dtype of the case."""
     call = _build_beam(mutants.Beams, {})
     return call(table, start, num_beams, max_new, length_penalty)
 
@@ -508,8 +512,8 @@ def _score_of(case: Case, words: list[int]) -> float:
 
 def _ends_at_end(run: Run, case: Case) -> Problem | None:
     every = run.value(case)[:-1].astype(int)
-    said = _upto_end(every)
-    if (every[len(said) :] != PAD).any() or (said[-1] != EOS and PAD in said):
+    prefix_ids = _upto_end(every)
+    if (every[len(prefix_ids) :] != PAD).any() or (prefix_ids[-1] != EOS and PAD in prefix_ids):
         return Problem("words up to EOS, or max_new of them", str(every.tolist()))
     return None
 
@@ -537,9 +541,9 @@ def _every_sentence(case: Case) -> Iterator[list[int]]:
     table, longest = case.arguments["table"], case.arguments["max_new"]
     words = [w for w in np.flatnonzero((table > NEVER).any((0, 1))).tolist() if w != EOS]
     for length in range(1, longest + 1):
-        for said in itertools.product(words, repeat=length - 1):
+        for prefix_ids in itertools.product(words, repeat=length - 1):
             for end in [EOS] if length < longest else [EOS, *words]:
-                yield [*said, end]
+                yield [*prefix_ids, end]
 
 
 def _misses_nothing(run: Run, case: Case) -> Problem | None:
@@ -558,7 +562,7 @@ BEAM_SEARCH = Spec(
     "its log-probability / n^length_penalty. At each length the num_beams likeliest steps count",
     required=("table", "start", "num_beams", "max_new", "length_penalty"),
     reference=_slow_beam,
-    ruler=_plain_beam,
+    baseline=_plain_beam,
     cases=_beam_cases,
     build=_build_beam,
     read=_read_beam,
@@ -618,13 +622,13 @@ def _build_session(candidate: Any, arguments: dict[str, Any]) -> Callable[..., T
     @torch.no_grad()
     def call(source, config, seed, chunks, moves) -> Tensor | None:
         model, found = _model_for(source, config, seed), []
-        session = candidate(model) if source is None else candidate(model, source)
+        state = candidate(model) if source is None else candidate(model, source)
         for chunk, rows in zip(chunks, (*moves, None), strict=True):
-            found.append(session.feed(torch.tensor(chunk)))
+            found.append(state.feed(torch.tensor(chunk)))
             if found[-1] is None:  # an exercise not written yet
                 return None
             if rows is not None:
-                session.select(torch.tensor(rows))
+                state.reorder(torch.tensor(rows))
         return torch.cat(found)
 
     return call
@@ -632,12 +636,12 @@ def _build_session(candidate: Any, arguments: dict[str, Any]) -> Callable[..., T
 
 def histories(source, chunks, moves) -> Iterator[tuple[Any, np.ndarray]]:
     """After each chunk: every row's source, and all that was said on its way."""
-    said = np.zeros((len(chunks[0]), 0), dtype=int)
+    prefix_ids = np.zeros((len(chunks[0]), 0), dtype=int)
     for chunk, rows in zip(chunks, (*moves, None), strict=True):
-        said = np.concatenate([said, chunk], axis=1)
-        yield source, said
+        prefix_ids = np.concatenate([prefix_ids, chunk], axis=1)
+        yield source, prefix_ids
         if rows is not None:
-            said = said[list(rows)]
+            prefix_ids = prefix_ids[list(rows)]
             source = source if source is None else source[list(rows)]
 
 
@@ -645,8 +649,8 @@ def histories(source, chunks, moves) -> Iterator[tuple[Any, np.ndarray]]:
 def one_pass(source, config, seed, chunks, moves) -> np.ndarray:
     """The reference: the model without a cache, asked anew for each chunk."""
     model, found = _model_for(source, config, seed), []
-    for read, said in histories(source, chunks, moves):
-        asked = [torch.from_numpy(ids) for ids in (read, said) if ids is not None]
+    for read, prefix_ids in histories(source, chunks, moves):
+        asked = [torch.from_numpy(ids) for ids in (read, prefix_ids) if ids is not None]
         found.append(model(*asked)[:, -1])
     return torch.cat(found).numpy()
 
@@ -675,7 +679,7 @@ def _decoding_cases(seed: int) -> list[Case]:
             "moves": tuple(moves or [None] * (len(chunks) - 1)),
         })  # fmt: skip
 
-    learned, swap = {"positions": "learned", "wiring": "pre"}, [1, 0]
+    learned, swap = {"positions": "learned", "norm_placement": "pre"}, [1, 0]
     return [
         case("one by one", [1], (1, 1, 1)),
         case("one by one, learned positions", [1, 1], (1, 1, 1, 1), **learned),

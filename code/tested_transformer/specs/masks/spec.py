@@ -17,7 +17,7 @@ from . import mutants as mutants
 
 
 def textbook(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The ruler: one masked_fill and torch's softmax, NaN replaced afterwards."""
+    """The baseline: one masked_fill and torch's softmax, NaN replaced afterwards."""
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
     return scores.softmax(-1).nan_to_num(0.0)
@@ -133,7 +133,7 @@ MASKED_SOFTMAX = Spec(
     "scores (*batch, L, S), allowed boolean and broadcastable, or None -> (*batch, L, S)",
     required=("scores", "allowed"),
     reference=reference.masked_softmax,
-    ruler=textbook,
+    baseline=textbook,
     cases=_softmax_cases,
     checks=(
         SHAPE,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ...layers.multi_head import MultiHeadAttention, join_heads, split_heads
+from ...layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 from ...models.transformer import Transformer
 from ..judge import Mutant
 
@@ -95,7 +95,7 @@ class ValuesAlone(MultiHeadAttention):
         query, key = (split_heads(layer(x), self.num_heads) for layer in (self.query, self.key))
         value = split_heads(self.value(context), self.num_heads)
         weights = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
-        return self.output(join_heads(weights @ value))
+        return self.output(concat_heads(weights @ value))
 
 
 class OnlyValuesFromTheEncoder(ModelSteps):

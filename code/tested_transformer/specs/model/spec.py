@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import reference
-from ...errors import complain, shape_of
+from ...errors import argument_error, shape_of
 from ...models.transformer import Transformer, TransformerConfig
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import MUTANTS
@@ -24,7 +24,7 @@ Weights are copied in by these names, each with `.weight` and, where the configu
 source_embedding.table, target_embedding.table (absent if target_vocab is None: one table for both),
 output (the target's table if tied_output), and in layer n of `encoder.layers` and `decoder.layers`
 attention.query, .key, .value, .output; in the decoder the same of cross_attention;
-feed_forward.widen, feed_forward.narrow; residuals.0.norm, residuals.1.norm, in the decoder
+feed_forward.up_proj, feed_forward.down_proj; residuals.0.norm, residuals.1.norm, in the decoder
 residuals.2.norm, in the order of their use; encoder.norm and decoder.norm if final_norm."""
 SMALL = {
     "source_vocab": 11, "d_model": 6, "num_heads": 2, "num_encoder_layers": 2,
@@ -76,14 +76,16 @@ def _new(
         torch.manual_seed(0)
         module = candidate(config)
     if not isinstance(module, nn.Module):
-        raise complain(TypeError, "the candidate", type(module).__name__, "an nn.Module")
+        raise argument_error(TypeError, "the candidate", type(module).__name__, "an nn.Module")
     module = module.to(dtype).eval()
     there = dict(module.named_parameters(remove_duplicate=False))
     for name, shape in named_shapes(config).items():
         if name not in there:
-            raise complain(TypeError, "the module", "none", f"a parameter `{name}`")
+            raise argument_error(TypeError, "the module", "none", f"a parameter `{name}`")
         if there[name].shape != shape:
-            raise complain(ValueError, f"`{name}`", f"shape {shape_of(there[name])}", f"{shape}")
+            raise argument_error(
+                ValueError, f"`{name}`", f"shape {shape_of(there[name])}", f"{shape}"
+            )
     return module, there
 
 
@@ -125,7 +127,7 @@ def slow(source, target, weights, config):
 
 
 def torch_model(source: Tensor, target: Tensor, weights: Tensor, config: Any) -> Tensor:
-    """The ruler: torch's nn.Transformer between our embedding and output layer."""
+    """The baseline: torch's nn.Transformer between our embedding and output layer."""
     ours = made(Transformer, weights, config)
     theirs, length = ours.to_torch(), target.shape[1]
     x, y = (
@@ -180,12 +182,12 @@ def _cases(seed: int) -> tuple[Case, ...]:
         case("one layer each", [3], [2], **one),
         case("two layers each", [5], [4]),
         case("sentences of three lengths", [6, 2, 4], [5, 4, 1]),
-        case("pre-norm", [4, 3], [3, 3], wiring="pre", d_ff=13),
+        case("pre-norm", [4, 3], [3, 3], norm_placement="pre", d_ff=13),
         case("two vocabularies", [3, 3], [4, 2], target_vocab=8),
         case("an output layer of its own", [4, 1], [5, 5], tied_output=False, output_bias=True),
         case("more encoder layers than decoder layers", [4], [3], num_encoder_layers=3),
         case("more decoder layers, without biases", [3, 2], [4, 3], num_decoder_layers=3,
-             num_encoder_layers=1, bias=False, wiring="pre"),
+             num_encoder_layers=1, bias=False, norm_placement="pre"),
         case("dropout, in evaluation", [4, 2], [3, 2], dropout=0.5),
         case("four heads", [5, 5], [5, 5], d_model=8, num_heads=4, **one),
         case("float32", [6, 3], [4, 4], torch.float32, d_model=10, num_heads=5, activation="gelu"),
@@ -407,7 +409,7 @@ MODEL = Spec(
     statement=STATEMENT,
     required=("source", "target", "weights", "config"),
     reference=slow,
-    ruler=torch_model,
+    baseline=torch_model,
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

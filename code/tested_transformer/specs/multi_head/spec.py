@@ -373,7 +373,7 @@ CHECKS = (
 )
 
 
-def _ruler(x, w_query, w_key, w_value, w_output, num_heads, d_model=None, **options):
+def _baseline(x, w_query, w_key, w_value, w_output, num_heads, d_model=None, **options):
     return HeadsFormula()(x, w_query, w_key, w_value, w_output, num_heads, **options)
 
 
@@ -382,7 +382,7 @@ MULTI_HEAD = Spec(
     statement=STATEMENT,
     required=("x", *MATRICES, "num_heads"),
     reference=slow,
-    ruler=_ruler,
+    baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

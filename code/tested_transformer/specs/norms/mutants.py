@@ -9,7 +9,7 @@ from ..judge import Mutant
 
 
 def plain_layer_norm(x, weight, bias, *, eps=1e-5):
-    """The ruler: the formula in float32 at least, rounded once at the end."""
+    """The baseline: the formula in float32 at least, rounded once at the end."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = wide - wide.mean(-1, keepdim=True)
     variance = centered.square().mean(-1, keepdim=True)
@@ -17,7 +17,7 @@ def plain_layer_norm(x, weight, bias, *, eps=1e-5):
 
 
 def plain_rms_norm(x, weight, *, eps=1e-6):
-    """The ruler: the formula in float32 at least, rounded once at the end."""
+    """The baseline: the formula in float32 at least, rounded once at the end."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight).to(x.dtype)
 

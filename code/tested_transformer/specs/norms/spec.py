@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ... import reference
-from ...errors import complain
+from ...errors import argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import LAYER_MUTANTS, RMS_MUTANTS, plain_layer_norm, plain_rms_norm
 
@@ -39,7 +39,7 @@ def _with_weights(
     for name in parameters:
         if name not in own:
             wanted = f"an nn.Parameter named `{name}`, made in __init__"
-            raise complain(TypeError, "the module", f"parameters {sorted(own)}", wanted)
+            raise argument_error(TypeError, "the module", f"parameters {sorted(own)}", wanted)
     return functional_call(module, parameters, (x,), strict=True)
 
 
@@ -272,7 +272,7 @@ LAYER_NORM = Spec(
     "*, eps), or a module class(d_model, *, eps) with parameters `weight` and `bias`.",
     required=("x", "weight", "bias"),
     reference=reference.layer_norm,
-    ruler=plain_layer_norm,
+    baseline=plain_layer_norm,
     cases=_cases("weight", "bias"),
     checks=LAYER_CHECKS,
     mutants=LAYER_MUTANTS,
@@ -286,7 +286,7 @@ RMS_NORM = Spec(
     "module class(d_model, *, eps) with the parameter `weight`.",
     required=("x", "weight"),
     reference=reference.rms_norm,
-    ruler=plain_rms_norm,
+    baseline=plain_rms_norm,
     cases=_cases("weight"),
     checks=RMS_CHECKS,
     mutants=RMS_MUTANTS,

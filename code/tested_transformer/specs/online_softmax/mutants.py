@@ -22,24 +22,24 @@ class Online:
     def over(self, tiles, like, width):
         """Go through the tiles; `like` has the shape and dtype of the scores."""
         best = torch.full_like(like[..., 0] if like.shape[-1] else like.sum(-1), self.start)
-        total, mixed = torch.zeros_like(best), like.new_zeros(*best.shape, width)
+        total, accumulator = torch.zeros_like(best), like.new_zeros(*best.shape, width)
         for scores, value in tiles:
-            best, total, mixed = self.step(best, total, mixed, scores, value)
-        return self.finish(best, total, mixed)
+            best, total, accumulator = self.step(best, total, accumulator, scores, value)
+        return self.normalize(best, total, accumulator)
 
     def load(self, scores, value, at, tile):
         """One tile."""
         return scores[..., at : at + tile], value[..., at : at + tile, :]
 
-    def step(self, best, total, mixed, scores, value):
+    def step(self, best, total, accumulator, scores, value):
         """Take one tile in."""
         higher = self.higher(best, scores)
         safe = self.safe(higher)
         shrink = torch.exp(best - safe)
         weights = torch.exp(scores - safe[..., None])
         total = self.sum(total, shrink) + weights.sum(-1)
-        mixed = self.mix(mixed, shrink) + weights @ value
-        return higher, total, self.after(mixed, total)
+        accumulator = self.mix(accumulator, shrink) + weights @ value
+        return higher, total, self.after(accumulator, total)
 
     def higher(self, best, scores):
         """The new maximum."""
@@ -53,19 +53,19 @@ class Online:
         """The old sum against the new maximum."""
         return total * shrink
 
-    def mix(self, mixed, shrink):
+    def mix(self, accumulator, shrink):
         """The old output against the new maximum."""
-        return mixed * shrink[..., None]
+        return accumulator * shrink[..., None]
 
-    def after(self, mixed, total):
+    def after(self, accumulator, total):
         """What happens to the output at the end of each tile: nothing."""
-        return mixed
+        return accumulator
 
-    def finish(self, best, total, mixed):
+    def normalize(self, best, total, accumulator):
         """Divide, and join the logarithm of the sum."""
         empty = total == 0
         total = total.masked_fill(empty, 1.0)
-        return mixed / total[..., None], self.lse(best, total).masked_fill(empty, math.inf)
+        return accumulator / total[..., None], self.lse(best, total).masked_fill(empty, math.inf)
 
     def lse(self, best, total):
         """The logarithm of the sum of exp(score)."""
@@ -94,22 +94,22 @@ class SumNotRescaled(Online):
 
 
 class OutputNotRescaled(Online):
-    def mix(self, mixed, shrink):
-        return mixed
+    def mix(self, accumulator, shrink):
+        return accumulator
 
 
 class WrongWayRound(Online):
-    def mix(self, mixed, shrink):
-        return mixed / shrink.masked_fill(shrink == 0, 1.0)[..., None]
+    def mix(self, accumulator, shrink):
+        return accumulator / shrink.masked_fill(shrink == 0, 1.0)[..., None]
 
 
 class NormalizedInEveryTile(Online):
-    def after(self, mixed, total):
-        return mixed / total.masked_fill(total == 0, 1.0)[..., None]
+    def after(self, accumulator, total):
+        return accumulator / total.masked_fill(total == 0, 1.0)[..., None]
 
-    def finish(self, best, total, mixed):
-        _, lse = super().finish(best, total, mixed)
-        return mixed, lse
+    def normalize(self, best, total, accumulator):
+        _, lse = super().normalize(best, total, accumulator)
+        return accumulator, lse
 
 
 class InfMinusInf(Online):
@@ -234,9 +234,9 @@ class HeadSizeWritten(Tiled):
 
 
 class Sums16(Online):
-    def step(self, best, total, mixed, scores, value):
-        best, total, mixed = super().step(best, total, mixed, scores, value)
-        return best, total.bfloat16().to(total.dtype), mixed.bfloat16().to(mixed.dtype)
+    def step(self, best, total, accumulator, scores, value):
+        best, total, accumulator = super().step(best, total, accumulator, scores, value)
+        return best, total.bfloat16().to(total.dtype), accumulator.bfloat16().to(accumulator.dtype)
 
 
 class SumsIn16Bits(Tiled):

@@ -72,7 +72,7 @@ EMPTY_ROW = Check(
 
 
 def plain_rows(scores: Tensor, value: Tensor, tile: int | None = None) -> tuple[Tensor, Tensor]:
-    """The ruler: all keys at once, in the scores' own dtype."""
+    """The baseline: all keys at once, in the scores' own dtype."""
     if not scores.shape[-1]:
         rows = scores.shape[:-1]
         return scores.new_zeros(*rows, value.shape[-1]), scores.new_full(rows, math.inf)
@@ -211,7 +211,7 @@ ONLINE_SOFTMAX = Spec(
     f"scores (*batch, L, S), value (*batch, S, dv) {PAIR}",
     required=("scores", "value", "tile"),
     reference=reference.online_softmax,
-    ruler=plain_rows,
+    baseline=plain_rows,
     cases=_row_cases,
     checks=ONLINE_CHECKS,
     mutants=ONLINE_MUTANTS,
@@ -225,7 +225,7 @@ ONLINE_SOFTMAX = Spec(
 def plain_attention(
     query: Tensor, key: Tensor, value: Tensor, tile: int | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The ruler: the formula in the query's own dtype."""
+    """The baseline: the formula in the query's own dtype."""
     scores = query @ key.mT * query.shape[-1] ** -0.5
     length, keys = scores.shape[-2:]
     if causal:
@@ -345,7 +345,7 @@ TILED_ATTENTION = Spec(
     f"value (*batch, S, dv) {PAIR}",
     required=("query", "key", "value", "tile", "causal"),
     reference=reference.tiled_attention,
-    ruler=plain_attention,
+    baseline=plain_attention,
     cases=_tiled_cases,
     checks=TILED_CHECKS,
     mutants=TILED_MUTANTS,

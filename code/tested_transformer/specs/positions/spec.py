@@ -111,7 +111,7 @@ column 2i of position p is sin(p / base^(2i/D)), column 2i+1 its cosine; layout=
 before all cosines. positions (*batch), integers of any size -> (*batch, D); D may be odd.""",
     required=("positions", "d_model"),
     reference=_slow_sinusoids,
-    ruler=SinusoidFormula(),
+    baseline=SinusoidFormula(),
     cases=sinusoid_cases,
     checks=(
         SHAPE,
@@ -188,7 +188,7 @@ SHIFT_MATRIX = Spec(
 with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D is even.""",
     required=("offset", "d_model"),
     reference=_slow_shift,
-    ruler=shift,
+    baseline=shift,
     cases=_shift_cases,
     checks=(
         SHAPE,
@@ -305,7 +305,7 @@ position.weight, norm.weight and norm.bias; forward takes tokens and segments, (
 Or a function of tokens, segments and these five tensors.""",
     required=("tokens", "segments", *PARAMETERS),
     reference=_slow_segmented,
-    ruler=lambda **given: _build_segmented(BertInput, given)(
+    baseline=lambda **given: _build_segmented(BertInput, given)(
         *(given[name] for name in ("tokens", "segments", *PARAMETERS))
     ),
     cases=_segmented_cases,
@@ -384,7 +384,7 @@ tables and p = i + S - L is the query's place. query (*batch, L, d), key (*batch
 value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""",
     required=("query", "key", "value", "key_table", "value_table"),
     reference=reference.relative_attention,
-    ruler=RelativeFormula(),
+    baseline=RelativeFormula(),
     cases=_relative_cases,
     checks=(
         SHAPE,

@@ -56,7 +56,7 @@ def _softmax_cases(seed: int) -> list[Case]:
 
 
 def plain_softmax(scores: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """The ruler: the formula in the scores' own dtype."""
+    """The baseline: the formula in the scores' own dtype."""
     if not scores.numel():
         return scores
     exponentials = ((scores - scores.amax(-1, keepdim=True)) / temperature).exp()
@@ -197,7 +197,7 @@ SOFTMAX = Spec(
     "scores (*batch, S) -> (*batch, S)",
     required=("scores",),
     reference=reference.tempered_softmax,
-    ruler=plain_softmax,
+    baseline=plain_softmax,
     cases=_softmax_cases,
     checks=SOFTMAX_CHECKS,
     mutants=SOFTMAX_MUTANTS,
@@ -230,7 +230,7 @@ def _jacobian_cases(seed: int) -> list[Case]:
 
 
 def plain_jacobian(weights: Tensor) -> Tensor:
-    """The ruler."""
+    """The baseline."""
     return torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
 
 
@@ -307,7 +307,7 @@ SOFTMAX_JACOBIAN = Spec(
     "weights (*batch, S) -> (*batch, S, S)",
     required=("weights",),
     reference=reference.jacobian_of_weights,
-    ruler=plain_jacobian,
+    baseline=plain_jacobian,
     cases=_jacobian_cases,
     checks=JACOBIAN_CHECKS,
     mutants=JACOBIAN_MUTANTS,
@@ -342,7 +342,7 @@ def _score_cases(seed: int) -> list[Case]:
 
 
 def plain_scores(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
-    """The ruler: scaled before the product, in the query's own dtype."""
+    """The baseline: scaled before the product, in the query's own dtype."""
     return (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
 
 
@@ -416,7 +416,7 @@ SCALED_SCORES = Spec(
     "query's dtype, without overflow. (*batch, L, d), (*batch, S, d) -> (*batch, L, S)",
     required=("query", "key"),
     reference=reference.scaled_scores,
-    ruler=plain_scores,
+    baseline=plain_scores,
     cases=_score_cases,
     checks=SCORE_CHECKS,
     mutants=SCORE_MUTANTS,

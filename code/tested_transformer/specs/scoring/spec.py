@@ -34,7 +34,7 @@ def cases_of(*makers: tuple[str, Callable[[np.random.Generator], dict[str, Any]]
 
 
 def plain_additive(query, key, w_query, w_key, w_v):
-    """The ruler: w_v^T tanh(W_q q + W_k k)."""
+    """The baseline: w_v^T tanh(W_q q + W_k k)."""
     sums = (query @ w_query.mT).unsqueeze(-2) + (key @ w_key.mT).unsqueeze(-3)
     return torch.tanh(sums) @ w_v
 
@@ -107,7 +107,7 @@ query (*batch, L, dq), key (*batch, S, dk), w_query (hidden, dq), w_key (hidden,
 -> (*batch, L, S)""",
     required=("query", "key", "w_query", "w_key", "w_v"),
     reference=reference.additive_scores,
-    ruler=plain_additive,
+    baseline=plain_additive,
     cases=cases_of(
         ("two queries, three keys", additive_arguments((2, 3), 3, 3, 3)),
         ("as many queries as keys", additive_arguments((3, 4), 3, 4, 4)),
@@ -170,7 +170,7 @@ query (*batch, L, dq), key (*batch, S, dk), w_query (hidden, dq), w_key (hidden,
 
 
 def plain_bilinear(query, key, weight):
-    """The ruler: q^T W k."""
+    """The baseline: q^T W k."""
     return query @ weight @ key.mT
 
 
@@ -227,7 +227,7 @@ BILINEAR = Spec(
 query (*batch, L, dq), key (*batch, S, dk), weight (dq, dk) -> (*batch, L, S)""",
     required=("query", "key", "weight"),
     reference=reference.bilinear_scores,
-    ruler=plain_bilinear,
+    baseline=plain_bilinear,
     cases=cases_of(
         ("two queries, three keys", bilinear_arguments((2, 3), 3, 3)),
         ("a square weight in a batch", bilinear_arguments((2, 3, 4), 5, 4)),
@@ -278,7 +278,7 @@ query (*batch, L, dq), key (*batch, S, dk), weight (dq, dk) -> (*batch, L, S)"""
 
 
 def plain_location(query, weight):
-    """The ruler: W q."""
+    """The baseline: W q."""
     return query @ weight.mT
 
 
@@ -322,7 +322,7 @@ LOCATION = Spec(
 query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
     required=("query", "weight"),
     reference=reference.location_scores,
-    ruler=plain_location,
+    baseline=plain_location,
     cases=cases_of(
         ("one query, two places", location_arguments((1, 3), 2)),
         ("more places than queries", location_arguments((2, 3), 5)),
@@ -371,7 +371,7 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
 
 
 def plain_content(query, key, sharpness):
-    """The ruler: the sharpness times the cosine, 0 for a zero vector."""
+    """The baseline: the sharpness times the cosine, 0 for a zero vector."""
     lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1).unsqueeze(-2)
     return (
         sharpness * (query @ key.mT) / torch.where(lengths == 0, torch.ones_like(lengths), lengths)
@@ -437,7 +437,7 @@ CONTENT = Spec(
 query (*batch, L, d), key (*batch, S, d) -> (*batch, L, S); a vector of zeros scores 0""",
     required=("query", "key", "sharpness"),
     reference=reference.content_scores,
-    ruler=plain_content,
+    baseline=plain_content,
     cases=cases_of(
         ("two queries, three keys", content_arguments((2, 3), 3)),
         ("a key of zeros", content_arguments((2, 4), 3, zero=True)),
@@ -505,7 +505,7 @@ def squared_distances(query, key):
 
 
 def plain_kernel(query, key, value, bandwidth):
-    """The ruler: softmax(-|q - k|^2 / (2 s^2)) v."""
+    """The baseline: softmax(-|q - k|^2 / (2 s^2)) v."""
     return torch.softmax(-squared_distances(query, key) / (2 * bandwidth**2), -1) @ value
 
 
@@ -593,7 +593,7 @@ KERNEL = Spec(
 query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, dv)""",
     required=("query", "key", "value", "bandwidth"),
     reference=reference.kernel_regression,
-    ruler=plain_kernel,
+    baseline=plain_kernel,
     cases=kernel_cases,
     checks=(
         SHAPE,
@@ -788,7 +788,7 @@ s with |s - p| <= D; with gaussian=True then times exp(-(s - p)^2 / (2 (D/2)^2))
 scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
     required=("scores", "centers", "half_width"),
     reference=reference.local_weights,
-    ruler=LocalFormula(),
+    baseline=LocalFormula(),
     cases=cases_of(
         ("local-m, one query", local_arguments((1, 5), 1)),
         ("local-m", local_arguments((3, 9), 2)),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ... import reference
-from ...errors import BackendError, complain
+from ...errors import BackendError, argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import MUTANTS, SelfFormula
 
@@ -51,7 +51,7 @@ def layer(module: nn.Module, name: str) -> nn.Module:
     """The layer of that name. Raises: TypeError if the module has none."""
     found = getattr(module, name, None)
     if not isinstance(found, nn.Module) or not hasattr(found, "weight"):
-        raise complain(
+        raise argument_error(
             TypeError, "the module", f"no layer `{name}`", f"an nn.Linear named `{name}`"
         )
     return found
@@ -211,7 +211,7 @@ SELF_ATTENTION = Spec(
     statement=STATEMENT,
     required=("x", "w_query", "w_key", "w_value"),
     reference=slow,
-    ruler=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
+    baseline=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
     cases=_cases,
     checks=CHECKS,
     mutants=MUTANTS,

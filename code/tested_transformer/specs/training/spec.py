@@ -330,7 +330,7 @@ TRAINING_STEP = Spec(
     "is None. Nothing of the gradient is left for the next step",
     required=("source", "target", "expected", "cuts", "clip", *TABLES),
     reference=slow_steps,
-    ruler=partial(take_steps, plain_step),
+    baseline=partial(take_steps, plain_step),
     slack=_as_torch_clips,
     cases=_step_cases,
     build=lambda candidate, arguments: partial(take_steps, candidate),
@@ -470,7 +470,7 @@ EVALUATION = Spec(
     "left in the mode in which it came",
     required=(*DATA, "sizes", "training", *TABLES),
     reference=slow_evaluation,
-    ruler=partial(rate, plain_evaluation),
+    baseline=partial(rate, plain_evaluation),
     cases=_evaluation_cases,
     build=lambda candidate, arguments: partial(rate, candidate),
     checks=(
