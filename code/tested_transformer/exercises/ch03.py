@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .. import reference
 from ..functional.scaling import perplexity
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.scaling.spec import SCALED_SCORES, SOFTMAX
 
 EPS = torch.finfo(torch.float64).eps
@@ -90,6 +91,33 @@ def _constant_gradient(run: Run, case: Case) -> Problem | None:
     return compare(np.zeros_like(got), got, 64 * torch.finfo(case.dtype).eps)
 
 
+@mistake(
+    "only p (1 - p)",
+    rejected_by="a constant gradient gives nothing",
+    cause="Only the diagonal of the Jacobian: that is the derivative of a sigmoid.",
+)
+def only_p_times_1_minus_p(weights, gradient):
+    return gradient * weights * (1 - weights)
+
+
+@mistake(
+    "the plain mean subtracted",
+    rejected_by="what one score gains the others lose",
+    cause="What is subtracted is the gradient's mean weighted by p, not the plain mean.",
+)
+def plain_mean_subtracted(weights, gradient):
+    return weights * (gradient - gradient.mean(-1, keepdim=True))
+
+
+@mistake(
+    "the factor p forgotten",
+    rejected_by="what one score gains the others lose",
+    cause="p_j (g_j - sum p g) without the p_j in front.",
+)
+def factor_p_forgotten(weights, gradient):
+    return gradient - (weights * gradient).sum(-1, keepdim=True)
+
+
 SOFTMAX_BACKWARD = Spec(
     name="ch03.softmax_backward",
     statement="softmax_backward(weights, gradient): the gradient with respect to the scores, from the "
@@ -116,35 +144,7 @@ SOFTMAX_BACKWARD = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "only p (1 - p)",
-            lambda weights, gradient: gradient * weights * (1 - weights),
-            "a constant gradient gives nothing",
-            symptom="Each score is moved as if its weight were alone.",
-            cause="Only the diagonal of the Jacobian: that is the derivative of a sigmoid.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the plain mean subtracted",
-            lambda weights, gradient: weights * (gradient - gradient.mean(-1, keepdim=True)),
-            "what one score gains the others lose",
-            symptom="The gradients of a row do not sum to 0.",
-            cause="What is subtracted is the gradient's mean weighted by p, not the plain mean.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the factor p forgotten",
-            lambda weights, gradient: gradient - (weights * gradient).sum(-1, keepdim=True),
-            "what one score gains the others lose",
-            symptom="A key with weight 0 still gets a gradient.",
-            cause="p_j (g_j - sum p g) without the p_j in front.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(only_p_times_1_minus_p, plain_mean_subtracted, factor_p_forgotten),
     chapter=3,
     points=3,
 )
@@ -177,6 +177,24 @@ def _gap_gives_weight(run: Run, case: Case) -> Problem | None:
     return compare(case.arguments["weight"], got, 1e-9)
 
 
+@mistake(
+    "always two keys",
+    rejected_by="the gap gives the weight back",
+    cause="The logistic function's inverse: there, one loser; here, num_keys - 1.",
+)
+def always_two_keys(weight, num_keys):
+    return (weight / (1 - weight)).log()
+
+
+@mistake(
+    "the winner counted among the losers",
+    rejected_by="the gap gives the weight back",
+    cause="num_keys in place of num_keys - 1.",
+)
+def winner_counted_among_the_losers(weight, num_keys):
+    return (weight * num_keys / (1 - weight)).log()
+
+
 SCORE_GAP = Spec(
     name="ch03.score_gap",
     statement="score_gap(weight, num_keys): by how much the winner's score must exceed that of the "
@@ -195,26 +213,7 @@ SCORE_GAP = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "always two keys",
-            lambda weight, num_keys: (weight / (1 - weight)).log(),
-            "the gap gives the weight back",
-            symptom="Right for two keys; the more keys, the further below the weight asked for.",
-            cause="The logistic function's inverse: there, one loser; here, num_keys - 1.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the winner counted among the losers",
-            lambda weight, num_keys: (weight * num_keys / (1 - weight)).log(),
-            "the gap gives the weight back",
-            symptom="A little too much weight, wrong already for two keys.",
-            cause="num_keys in place of num_keys - 1.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(always_two_keys, winner_counted_among_the_losers),
     chapter=3,
     points=2,
 )
@@ -261,6 +260,39 @@ def _same_scores(run: Run, case: Case) -> Problem | None:
     return compare(expected.sum(-1).astype(float), got.sum(-1), width * slack)
 
 
+@mistake(
+    "the bias left out",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="The whole query is divided by sqrt(d), and the bias is a part of it.",
+)
+def bias_left_out(weight, bias, num_heads):
+    return (weight / (weight.shape[1] // num_heads) ** 0.5, bias)
+
+
+@mistake(
+    "the root of the model's width",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="sqrt(D) where the size of one head, D / num_heads, belongs under the root.",
+)
+def root_of_the_model_width(weight, bias, num_heads):
+    return (
+        weight / weight.shape[1] ** 0.5,
+        bias / weight.shape[1] ** 0.5,
+    )
+
+
+@mistake(
+    "divided by the head size",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="d for sqrt(d): as if queries and keys were both divided by the root.",
+)
+def divided_by_the_head_size(weight, bias, num_heads):
+    return (
+        weight / (weight.shape[1] // num_heads),
+        bias / (weight.shape[1] // num_heads),
+    )
+
+
 FOLD = Spec(
     name="ch03.fold",
     statement="fold(weight, bias, num_heads): new (weight, bias) of the query projection "
@@ -284,41 +316,7 @@ FOLD = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the bias left out",
-            lambda weight, bias, num_heads: (weight / (weight.shape[1] // num_heads) ** 0.5, bias),
-            "the unscaled scores are the scaled ones",
-            symptom="Right while the bias is zero, as it is at the start of training.",
-            cause="The whole query is divided by sqrt(d), and the bias is a part of it.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the root of the model's width",
-            lambda weight, bias, num_heads: (
-                weight / weight.shape[1] ** 0.5,
-                bias / weight.shape[1] ** 0.5,
-            ),
-            "the unscaled scores are the scaled ones",
-            symptom="Scores too small by sqrt(num_heads).",
-            cause="sqrt(D) where the size of one head, D / num_heads, belongs under the root.",
-            seen="source notes, 001:1562",
-            chapter=3,
-        ),
-        Mutant(
-            "divided by the head size",
-            lambda weight, bias, num_heads: (
-                weight / (weight.shape[1] // num_heads),
-                bias / (weight.shape[1] // num_heads),
-            ),
-            "the unscaled scores are the scaled ones",
-            symptom="Scores too small by sqrt(d).",
-            cause="d for sqrt(d): as if queries and keys were both divided by the root.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(bias_left_out, root_of_the_model_width, divided_by_the_head_size),
     chapter=3,
     points=2,
 )
@@ -349,18 +347,38 @@ def right_temperature(scores: Tensor, target: float) -> float:
     return _search(lambda t: perplexity(_weights(scores, t)).item(), target, scores)
 
 
+@mistake(
+    "the entropy in place of its exponential",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="The target was compared with the entropy; the perplexity is its exponential.",
+)
 def _entropy_is_target(scores: Tensor, target: float) -> float:
     return _search(lambda t: perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
+@mistake(
+    "bits taken for nats",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="2 to the power of an entropy that was taken with the natural logarithm.",
+)
 def _bits_for_nats(scores: Tensor, target: float) -> float:
     return _search(lambda t: 2 ** perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
+@mistake(
+    "another count of keys",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="1 / sum p^2 also counts keys, but it is not exp(entropy).",
+)
 def _inverse_of_squares(scores: Tensor, target: float) -> float:
     return _search(lambda t: 1 / _weights(scores, t).square().sum().item(), target, scores)
 
 
+@mistake(
+    "the scale for the temperature",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="1/temperature was returned: the number that multiplies the scores.",
+)
 def _scale_for_temperature(scores: Tensor, target: float) -> float:
     return 1 / right_temperature(scores, target)
 
@@ -410,43 +428,8 @@ TEMPERATURE = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the entropy in place of its exponential",
-            _entropy_is_target,
-            "the softmax sees as many keys as asked for",
-            symptom="More keys than asked for: e^2 = 7.4 in place of 2.",
-            cause="The target was compared with the entropy; the perplexity is its exponential.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "bits taken for nats",
-            _bits_for_nats,
-            "the softmax sees as many keys as asked for",
-            symptom="More keys than asked for.",
-            cause="2 to the power of an entropy that was taken with the natural logarithm.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "another count of keys",
-            _inverse_of_squares,
-            "the softmax sees as many keys as asked for",
-            symptom="Near the target, and never on it.",
-            cause="1 / sum p^2 also counts keys, but it is not exp(entropy).",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the scale for the temperature",
-            _scale_for_temperature,
-            "the softmax sees as many keys as asked for",
-            symptom="Sharper where it should be flatter.",
-            cause="1/temperature was returned: the number that multiplies the scores.",
-            seen="made for this book",
-            chapter=3,
-        ),
+    mutants=mistakes(
+        _entropy_is_target, _bits_for_nats, _inverse_of_squares, _scale_for_temperature
     ),
     chapter=3,
     points=3,

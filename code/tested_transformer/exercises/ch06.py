@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.positions.mutants import SinusoidFormula
 from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
 
@@ -81,20 +82,40 @@ def _distances(queries, keys):
     return torch.arange(keys) - torch.arange(queries)[:, None]
 
 
+@mistake(
+    "not clipped",
+    rejected_by="a row for every pair",
+    cause="Clip to -K ... K before K is added.",
+)
 def rows_not_clipped(num_queries, num_keys, max_distance):
     return _distances(num_queries, num_keys) + num_queries - num_keys + max_distance
 
 
+@mistake(
+    "the sign reversed",
+    rejected_by="later keys have larger rows",
+    cause="p - j in place of j - p.",
+)
 def rows_reversed(num_queries, num_keys, max_distance):
     back = num_keys - num_queries - _distances(num_queries, num_keys)
     return back.clamp(-max_distance, max_distance) + max_distance
 
 
+@mistake(
+    "every query counted from 0",
+    rejected_by="distance 0 is row K",
+    cause="With a cache the first new query stands at S - L.",
+)
 def rows_from_zero(num_queries, num_keys, max_distance):
     places = _distances(num_queries, num_keys)
     return places.clamp(-max_distance, max_distance) + max_distance
 
 
+@mistake(
+    "K not added",
+    rejected_by="a row for every pair",
+    cause="Distances start at -K, rows at 0.",
+)
 def rows_not_moved(num_queries, num_keys, max_distance):
     places = _distances(num_queries, num_keys) + num_queries - num_keys
     return places.clamp(-max_distance, max_distance)
@@ -143,32 +164,7 @@ ROWS = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "not clipped", rows_not_clipped, "a row for every pair",
-            symptom="IndexError, or with negative indices silently other rows.",
-            cause="Clip to -K ... K before K is added.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the sign reversed", rows_reversed, "later keys have larger rows",
-            symptom="Left is right and right is left.",
-            cause="p - j in place of j - p.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "every query counted from 0", rows_from_zero, "distance 0 is row K",
-            symptom="Right without a cache, wrong with one.",
-            cause="With a cache the first new query stands at S - L.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "K not added", rows_not_moved, "a row for every pair",
-            symptom="Negative indices read the table from its end: no error.",
-            cause="Distances start at -K, rows at 0.",
-            seen="made for this book", chapter=6,
-        ),
-    ),
+    mutants=mistakes(rows_not_clipped, rows_reversed, rows_from_zero, rows_not_moved),
     chapter=6,
     points=1,
 )  # fmt: skip
@@ -187,18 +183,38 @@ def _places(real):
     return places
 
 
+@mistake(
+    "places of the columns",
+    rejected_by="the first word stands at 0",
+    cause="arange counts the padding too.",
+)
 def places_of_the_columns(real):
     return torch.arange(real.shape[1]).expand(real.shape).clone()
 
 
+@mistake(
+    "places counted from 1",
+    rejected_by="the first word stands at 0",
+    cause="cumsum counts the word itself: subtract 1.",
+)
 def places_from_one(real):
     return torch.where(real, real.cumsum(1), 0)
 
 
+@mistake(
+    "place -1 for padding",
+    rejected_by="no place below 0",
+    cause="cumsum - 1 is -1 before the first word.",
+)
 def padding_below_zero(real):
     return real.cumsum(1) - 1
 
 
+@mistake(
+    "places counted from the end",
+    rejected_by="the first word stands at 0",
+    cause="The sum runs from the wrong side.",
+)
 def places_from_the_end(real):
     return torch.where(real, real.flip(1).cumsum(1).flip(1) - 1, 0)
 
@@ -258,31 +274,8 @@ PLACES = Spec(
         Check("padding stands at 0", "Padding gets place 0, which every table has.", _padding_zero),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "places of the columns", places_of_the_columns, "the first word stands at 0",
-            symptom="A row padded on the left is translated differently from the same row alone.",
-            cause="arange counts the padding too.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places counted from 1", places_from_one, "the first word stands at 0",
-            symptom="Every word has its neighbor's vector.",
-            cause="cumsum counts the word itself: subtract 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "place -1 for padding", padding_below_zero, "no place below 0",
-            symptom="An error, or the last row of the table.",
-            cause="cumsum - 1 is -1 before the first word.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places counted from the end", places_from_the_end, "the first word stands at 0",
-            symptom="The last word stands at 0.",
-            cause="The sum runs from the wrong side.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        places_of_the_columns, places_from_one, padding_below_zero, places_from_the_end
     ),
     chapter=6,
     points=1,
@@ -298,6 +291,11 @@ def _to_halves(weight):
     return np.array([weight[row] for row in order], dtype=weight.dtype)
 
 
+@mistake(
+    "moved the other way",
+    rejected_by="the same products",
+    cause="This turns halves into interleaved; the question is the way back.",
+)
 def halves_to_interleaved(weight):
     rows = torch.empty_like(weight)
     sines = (len(weight) + 1) // 2
@@ -305,14 +303,29 @@ def halves_to_interleaved(weight):
     return rows
 
 
+@mistake(
+    "cosines before sines",
+    rejected_by="the same products",
+    cause="Halves are [sin | cos]: even rows first.",
+)
 def cosines_first(weight):
     return torch.cat((weight[1::2], weight[0::2]))
 
 
+@mistake(
+    "columns moved",
+    rejected_by="the same products",
+    cause="In x @ weight the rows of the weight meet the columns of x.",
+)
 def columns_moved(weight):
     return torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)
 
 
+@mistake(
+    "weights left alone",
+    rejected_by="the same products",
+    cause="Each weight belongs to a column, and the columns have moved.",
+)
 def left_alone(weight):
     return weight.clone()
 
@@ -352,32 +365,7 @@ TO_HALVES = Spec(
         ),
         EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "moved the other way", halves_to_interleaved, "the same products",
-            symptom="Right for D = 2 and nothing else.",
-            cause="This turns halves into interleaved; the question is the way back.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "cosines before sines", cosines_first, "the same products",
-            symptom="Every sine meets a cosine's weights.",
-            cause="Halves are [sin | cos]: even rows first.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "columns moved", columns_moved, "the same products",
-            symptom="The outputs are reordered, the inputs are not.",
-            cause="In x @ weight the rows of the weight meet the columns of x.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "weights left alone", left_alone, "the same products",
-            symptom="Loads without an error and gives nonsense.",
-            cause="Each weight belongs to a column, and the columns have moved.",
-            seen="made for this book", chapter=6,
-        ),
-    ),
+    mutants=mistakes(halves_to_interleaved, cosines_first, columns_moved, left_alone),
     chapter=6,
     points=2,
 )  # fmt: skip

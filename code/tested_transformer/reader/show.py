@@ -15,6 +15,7 @@ from ..errors import argument_error
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
+LABELS = {"mistake"}  # decorators that say something of the code below them, and are none of it
 SENTENCE_END = re.compile(r"""[.!?:]["')`]*$""")
 
 
@@ -52,7 +53,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are; `doc=True` keeps everything.
+    are; `doc=True` keeps them whole. What `@mistake` says of wrong code is left out.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -63,7 +64,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = source_of(thing)
+        source = without_labels(source_of(thing))
         blocks.append((place_of(thing), source if doc else first_sentences(source)))
     return Listing(blocks)
 
@@ -155,6 +156,19 @@ def class_source(cls: type) -> str:
                 first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
                 return "".join(lines[first - 1 : node.end_lineno])
     return inspect.getsource(cls)
+
+
+def without_labels(source: str) -> str:
+    """The source of a function or class without the decorators that are in `LABELS`."""
+    try:
+        (marked,) = ast.parse(source).body
+    except (SyntaxError, ValueError):  # a lambda from the middle of an expression
+        return source
+    lines = source.split("\n")
+    for mark in reversed(getattr(marked, "decorator_list", [])):
+        if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") in LABELS:
+            del lines[mark.lineno - 1 : mark.end_lineno]
+    return "\n".join(lines)
 
 
 def first_sentences(source: str) -> str:

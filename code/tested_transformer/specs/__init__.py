@@ -6,9 +6,10 @@ from .block.spec import BLOCK
 from .cache.spec import CACHE
 from .feed_forward.spec import FEED_FORWARD, SWIGLU
 from .generation.spec import GENERATION_SPECS
-from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
+from .judge import Case, Check, Problem, Run, Spec, Verdict, judge
 from .losses.spec import CROSS_ENTROPY
 from .masks.spec import MASK_SPECS
+from .mistakes import Mutant, mistake, mistakes, mistakes_in
 from .model.spec import MODEL
 from .multi_head.spec import MULTI_HEAD
 from .norms.spec import NORM_SPECS
@@ -66,5 +67,8 @@ __all__ = [
     "Spec",
     "Verdict",
     "judge",
+    "mistake",
+    "mistakes",
+    "mistakes_in",
     "pitfall",
 ]

@@ -14,7 +14,7 @@ import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,9 +25,10 @@ from torch import Tensor
 
 from ..errors import BackendError, argument_error
 from ..reader.saved_parts import name_of
+from .mistakes import Mutant
 from .own_code import is_written, own_line
 
-__all__ = ["Case", "Check", "Mutant", "Problem", "Spec", "Verdict", "judge"]
+__all__ = ["Case", "Check", "Problem", "Spec", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +99,6 @@ class Check:
         return all(case.arguments.get(n) is not None for n in self.needs) and self.when(case)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A famous mistake: a wrong implementation, and what there is to know about it.
-
-    `rejected_by` names the first check that must reject it, or the exception that it raises. A
-    mistake that no judge can see (a test without an assertion) has no candidate, and says why.
-    """
-
-    name: str
-    candidate: Any
-    rejected_by: str
-    symptom: str
-    cause: str
-    seen: str
-    chapter: int
-
-
 @dataclass(frozen=True, eq=False)
 class Spec:
     """What is right for one idea.
@@ -143,6 +127,10 @@ class Spec:
     read: Callable[[Any, dict[str, Any]], Any] = lambda answer, arguments: answer
     chapter: int = 0
     points: int = 0
+
+    def __post_init__(self) -> None:
+        of_spec = (m if m.chapter else replace(m, chapter=self.chapter) for m in self.mutants)
+        object.__setattr__(self, "mutants", tuple(of_spec))
 
     def expected(self, case: Case, **changes: Any) -> np.ndarray:
         """The reference's answer."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ... import reference
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 STATEMENT = """attention(query, key, value, ...): softmax(query key^T / sqrt(d), over the allowed keys) value.
 query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, dv)"""
@@ -376,7 +377,7 @@ def narrowed(
         baseline=textbook,
         cases=cases,
         checks=checks,
-        mutants=MUTANTS,
+        mutants=mistakes_in(mutants),
         chapter=chapter,
         points=points,
     )
@@ -390,6 +391,6 @@ ATTENTION = Spec(
     baseline=textbook,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=4,
 )

@@ -12,7 +12,9 @@ from ... import reference
 from ...layers.norms import LayerNorm
 from ...layers.residual import NORM_PLACEMENTS, Residual
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, Wiring
+from ..mistakes import mistakes_in
+from . import mutants
+from .mutants import Wiring
 
 STATEMENT = """N sublayers f_n(x) = tanh(x w[n]), wired around N norms, LayerNorm(x) gain[n].
 x (L, D), w (N, D, D), gain (N + 1, D), norm_placement, *, alpha=1.0, dropout=0.0 -> (L, D).
@@ -164,6 +166,6 @@ BLOCK = Spec(
     baseline=Wiring(),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=7,
 )

@@ -15,7 +15,8 @@ from ... import reference
 from ...errors import BackendError
 from ...functional.attention import attention
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 STATEMENT = """A class; each object remembers the keys and values that it was given. Either
 object(query, key, value, mask) -> output: causal attention of a chunk to everything so far, itself
@@ -232,7 +233,7 @@ CACHE = Spec(
     baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     read=_read,
     chapter=5,

@@ -15,7 +15,9 @@ from torch.func import functional_call
 from ... import reference
 from ...errors import BackendError, argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, SWIGLU_MUTANTS, FeedForwardFormula, SwigluFormula
+from ..mistakes import mistakes_in
+from . import mutants
+from .mutants import FeedForwardFormula, SwigluFormula
 
 STATEMENT = """activation(x w_up + b_up) w_down + b_down, each token alone.
 x (*batch, D), w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
@@ -199,7 +201,7 @@ FEED_FORWARD = Spec(
     baseline=lambda *a, dropout=None, **k: FeedForwardFormula()(*a, **k),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants, of="feed_forward"),
     build=build,
     chapter=8,
 )
@@ -263,7 +265,7 @@ SWIGLU = Spec(
         ),
         EQUAL,
     ),
-    mutants=SWIGLU_MUTANTS,
+    mutants=mistakes_in(mutants, of="swiglu"),
     build=partial(build, activation="swiglu", bias=False),
     chapter=8,
 )

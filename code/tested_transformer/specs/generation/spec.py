@@ -16,6 +16,7 @@ from ...data import BOS, EOS, PAD
 from ...models.language_model import LanguageModel
 from ...models.transformer import Transformer, TransformerConfig
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..mistakes import mistakes_in
 from . import mutants as mutants
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -104,7 +105,7 @@ TEMPERATURE = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.TEMPERATURE_MUTANTS,
+    mutants=mistakes_in(mutants, of="temperature"),
     chapter=11,
 )
 
@@ -160,7 +161,7 @@ TOP_K = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.TOP_K_MUTANTS,
+    mutants=mistakes_in(mutants, of="top-k"),
     chapter=11,
 )
 
@@ -221,7 +222,7 @@ TOP_P = Spec(
         ),
         Check(EQUAL.name, EQUAL.explain, EQUAL.test, when=_no_ties),
     ),
-    mutants=(*mutants.TOP_P_MUTANTS,),
+    mutants=mistakes_in(mutants, of="top-p"),
     chapter=11,
 )
 
@@ -296,7 +297,7 @@ REPETITION = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.REPETITION_MUTANTS,
+    mutants=mistakes_in(mutants, of="repetition"),
     chapter=11,
 )
 
@@ -424,7 +425,7 @@ GREEDY_DECODING = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.GREEDY_MUTANTS,
+    mutants=mistakes_in(mutants, of="greedy"),
     chapter=11,
 )
 
@@ -593,7 +594,7 @@ BEAM_SEARCH = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.BEAM_MUTANTS,
+    mutants=mistakes_in(mutants, of="beam search"),
     chapter=11,
 )
 
@@ -777,7 +778,7 @@ DECODING = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.DECODING_MUTANTS,
+    mutants=mistakes_in(mutants, of="decoding"),
     chapter=11,
 )  # fmt: skip
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ... import reference
 from ..judge import EQUAL, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 STATEMENT = """cross_entropy(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="mean") -> a
 number; logits (*batch, V), expected (*batch) with the words' numbers; where expected is `ignore` no word
@@ -230,6 +231,6 @@ CROSS_ENTROPY = Spec(
     baseline=plain,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=10,
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ... import reference
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..mistakes import mistakes_in
 from . import mutants as mutants
 
 # --- masked_softmax -------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ MASKED_SOFTMAX = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.MASKED_SOFTMAX,
+    mutants=mistakes_in(mutants, of="masked_softmax"),
     chapter=4,
 )
 
@@ -244,7 +245,7 @@ CAUSAL_MASK = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.CAUSAL,
+    mutants=mistakes_in(mutants, of="causal_mask"),
     chapter=4,
 )
 
@@ -287,7 +288,7 @@ WINDOW_MASK = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.WINDOW,
+    mutants=mistakes_in(mutants, of="window_mask"),
     chapter=4,
 )
 
@@ -330,7 +331,7 @@ PADDING_MASK = Spec(
     reference=reference.padding_mask,
     cases=_padding_cases,
     checks=(SHAPE, UNTOUCHED, _as_reference(reference.padding_mask), EQUAL),
-    mutants=mutants.PADDING,
+    mutants=mistakes_in(mutants, of="padding_mask"),
     chapter=4,
 )
 
@@ -360,7 +361,7 @@ PADDING_MASK_FROM_TOKENS = Spec(
     reference=reference.padding_mask_from_tokens,
     cases=_token_cases,
     checks=(SHAPE, UNTOUCHED, _as_reference(reference.padding_mask_from_tokens), EQUAL),
-    mutants=mutants.PADDING_FROM_TOKENS,
+    mutants=mistakes_in(mutants, of="padding_mask_from_tokens"),
     chapter=4,
 )
 
@@ -411,7 +412,7 @@ PREFIX_MASK = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.PREFIX,
+    mutants=mistakes_in(mutants, of="prefix_mask"),
     chapter=4,
 )
 
@@ -465,7 +466,7 @@ DOCUMENT_MASK = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.DOCUMENT,
+    mutants=mistakes_in(mutants, of="document_mask"),
     chapter=4,
 )
 
@@ -526,7 +527,7 @@ COMBINE_MASKS = Spec(
         ),
         EQUAL,
     ),
-    mutants=mutants.COMBINE,
+    mutants=mistakes_in(mutants, of="combine_masks"),
     chapter=4,
 )
 

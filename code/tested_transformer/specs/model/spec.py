@@ -15,7 +15,8 @@ from ... import reference
 from ...errors import argument_error, shape_of
 from ...models.transformer import Transformer, TransformerConfig
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 STATEMENT = """The Transformer of figure 1: an encoder, a decoder and an output layer, from token ids to logits.
 A module class(config), config being a TransformerConfig; forward takes source (B, S) and target (B, L)
@@ -412,7 +413,7 @@ MODEL = Spec(
     baseline=torch_model,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     read=read,
     chapter=9,

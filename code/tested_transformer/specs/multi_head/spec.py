@@ -15,8 +15,10 @@ from torch.func import functional_call
 from ... import reference
 from ...errors import BackendError
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..mistakes import mistakes_in
 from ..self_attention.spec import layer
-from .mutants import MUTANTS, HeadsFormula
+from . import mutants
+from .mutants import HeadsFormula
 
 STATEMENT = """H attentions side by side, head h with columns h d to (h + 1) d, joined, times w_output.
 x (B, L, D), w_query and w_output (D, D), w_key and w_value (d_context, D) -> (B, L, D).
@@ -385,7 +387,7 @@ MULTI_HEAD = Spec(
     baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     chapter=5,
 )

@@ -14,7 +14,9 @@ from torch.func import functional_call
 from ... import reference
 from ...errors import argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import LAYER_MUTANTS, RMS_MUTANTS, plain_layer_norm, plain_rms_norm
+from ..mistakes import mistakes_in
+from . import mutants
+from .mutants import plain_layer_norm, plain_rms_norm
 
 FAR = 3.0  # what a neighbor is moved by
 EXACT = 1e-9
@@ -275,7 +277,7 @@ LAYER_NORM = Spec(
     baseline=plain_layer_norm,
     cases=_cases("weight", "bias"),
     checks=LAYER_CHECKS,
-    mutants=LAYER_MUTANTS,
+    mutants=mistakes_in(mutants, of="layer_norm"),
     build=build,
     chapter=7,
 )
@@ -289,7 +291,7 @@ RMS_NORM = Spec(
     baseline=plain_rms_norm,
     cases=_cases("weight"),
     checks=RMS_CHECKS,
-    mutants=RMS_MUTANTS,
+    mutants=mistakes_in(mutants, of="rms_norm"),
     build=build,
     chapter=7,
 )

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ... import reference
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import ONLINE_MUTANTS, TILED_MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 PAIR = "-> (output (*batch, L, dv), log-sum-exp (*batch, L)), zeros and +inf for a row that sees nothing"
 
@@ -214,7 +215,7 @@ ONLINE_SOFTMAX = Spec(
     baseline=plain_rows,
     cases=_row_cases,
     checks=ONLINE_CHECKS,
-    mutants=ONLINE_MUTANTS,
+    mutants=mistakes_in(mutants, of="online_softmax"),
     read=joined,
     chapter=15,
 )
@@ -348,7 +349,7 @@ TILED_ATTENTION = Spec(
     baseline=plain_attention,
     cases=_tiled_cases,
     checks=TILED_CHECKS,
-    mutants=TILED_MUTANTS,
+    mutants=mistakes_in(mutants, of="tiled_attention"),
     read=joined,
     chapter=15,
 )

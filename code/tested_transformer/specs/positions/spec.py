@@ -14,11 +14,9 @@ from torch.func import functional_call
 from ... import reference
 from ...errors import BackendError
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..mistakes import mistakes_in
+from . import mutants
 from .mutants import (
-    RELATIVE_MUTANTS,
-    SEGMENT_MUTANTS,
-    SHIFT_MUTANTS,
-    SINUSOID_MUTANTS,
     BertInput,
     RelativeFormula,
     SinusoidFormula,
@@ -140,7 +138,7 @@ before all cosines. positions (*batch), integers of any size -> (*batch, D); D m
         ),
         EQUAL,
     ),
-    mutants=SINUSOID_MUTANTS,
+    mutants=mistakes_in(mutants, of="sinusoidal_positions"),
     chapter=6,
 )
 
@@ -204,7 +202,7 @@ with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D 
         ),
         EQUAL,
     ),
-    mutants=SHIFT_MUTANTS,
+    mutants=mistakes_in(mutants, of="shift_matrix"),
     chapter=6,
 )
 
@@ -332,7 +330,7 @@ Or a function of tokens, segments and these five tensors.""",
         ),
         replace(EQUAL, when=_given),
     ),
-    mutants=SEGMENT_MUTANTS,
+    mutants=mistakes_in(mutants, of="segmented_embedding"),
     build=_build_segmented,
     chapter=6,
 )  # fmt: skip
@@ -406,7 +404,7 @@ value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""
         ),
         EQUAL,
     ),
-    mutants=RELATIVE_MUTANTS,
+    mutants=mistakes_in(mutants, of="relative_attention"),
     chapter=6,
 )
 

@@ -14,7 +14,9 @@ from torch.func import functional_call
 from ... import reference
 from ...errors import BackendError, argument_error
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, SelfFormula
+from ..mistakes import mistakes_in
+from . import mutants
+from .mutants import SelfFormula
 
 STATEMENT = """softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value), with or without batch axes.
 x (*batch, L, D), w_query and w_key (D, d), w_value (D, dv) -> (*batch, L, dv).
@@ -214,7 +216,7 @@ SELF_ATTENTION = Spec(
     baseline=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     chapter=1,
 )

@@ -20,7 +20,8 @@ from ...data.batches import Batch
 from ...data.vocabulary import BOS, EOS, PAD
 from ...training.losses import cross_entropy, token_accuracy
 from ..judge import EQUAL, SHAPE, Case, Check, Problem, Run, Spec, compare
-from .mutants import CYCLE_MUTANTS, EVALUATION_MUTANTS, PAPER_MUTANTS, STEP_MUTANTS, TEACHER_MUTANTS
+from ..mistakes import mistakes_in
+from . import mutants
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
@@ -128,7 +129,7 @@ TEACHER_FORCING = Spec(
         SHAPE,
         EQUAL,
     ),
-    mutants=TEACHER_MUTANTS,
+    mutants=mistakes_in(mutants, of="teacher_forcing"),
     chapter=10,
 )
 
@@ -362,7 +363,7 @@ TRAINING_STEP = Spec(
         ),
         EQUAL,
     ),
-    mutants=STEP_MUTANTS,
+    mutants=mistakes_in(mutants, of="training_step"),
     chapter=10,
 )
 
@@ -511,7 +512,7 @@ EVALUATION = Spec(
         ),
         EQUAL,
     ),
-    mutants=EVALUATION_MUTANTS,
+    mutants=mistakes_in(mutants, of="evaluation"),
     chapter=10,
 )
 
@@ -588,7 +589,7 @@ PAPER_RATE = Spec(
         ),
         EQUAL,
     ),
-    mutants=PAPER_MUTANTS,
+    mutants=mistakes_in(mutants, of="paper_rate"),
     chapter=10,
 )
 
@@ -665,7 +666,7 @@ ONE_CYCLE_RATE = Spec(
         ),
         EQUAL,
     ),
-    mutants=CYCLE_MUTANTS,
+    mutants=mistakes_in(mutants, of="one_cycle_rate"),
     chapter=10,
 )
 
