@@ -5,6 +5,7 @@ import torch
 
 import tested_transformer as generation
 from tested_transformer.data import PAD
+from tested_transformer.generation import decoding_state
 from tested_transformer.specs.generation import mutants as plain
 from tested_transformer.specs.generation.spec import (
     BEAM_SEARCH,
@@ -59,8 +60,8 @@ def beam_search(next_scores, start, num_beams, max_new, length_penalty):
 
 def state(model, source=None, **options):
     if source is None:
-        return generation.CausalState(model, **options)
-    return generation.Seq2SeqState(model, source, **options)
+        return decoding_state.CausalState(model, **options)
+    return decoding_state.Seq2SeqState(model, source, **options)
 
 
 def without_cache(model, source=None):

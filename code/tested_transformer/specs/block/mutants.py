@@ -156,7 +156,7 @@ class AlphaOnTheSublayer(Wiring):
     cause="norm(x + f(x)): alpha is read from the configuration and not used.",
 )
 class AlphaForgotten(Wiring):
-    deep = Wiring.post
+    deepnorm = Wiring.post
 
 
 @mistake(

@@ -295,7 +295,7 @@ def _own_weights(run: Run, case: Case) -> Problem | None:
 
 def _last_layer(run: Run, case: Case) -> Problem | None:
     words = other_words(case.arguments["source"], case, case.arguments["config"].source_vocab)
-    last = f"encoder.layers.{_layers(case, 'encoder') - 1}.feed_forward.narrow.weight"
+    last = f"encoder.layers.{_layers(case, 'encoder') - 1}.feed_forward.down_proj.weight"
     for number in range(_layers(case, "decoder")):
         listens = f"decoder.layers.{number}.cross_attention.output"
 
