@@ -25,11 +25,11 @@ def test_the_package_passes(spec, seed):
     verdict = judge(spec, getattr(masks, spec.name), seed=seed)
     assert verdict.passed, verdict
     assert not verdict.skipped
-    assert verdict.num_cases == len(spec.cases(seed))
+    assert verdict.num_cases == len(spec.draw(seed))
 
 
 def test_the_baseline_has_the_right_numbers():
-    for case in MASKED_SOFTMAX.cases(0):
+    for case in MASKED_SOFTMAX.draw(0):
         if case.dtype == torch.float64:
             np.testing.assert_allclose(
                 textbook(**case.tensors()).numpy(),

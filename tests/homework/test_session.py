@@ -18,7 +18,9 @@ from tested_transformer.homework.jail import session as ours
 from tested_transformer.homework.jail import wire
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.jail.session import Ended, JailSession, Remote, StudentError
-from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
+from tested_transformer.specs.compare import Problem
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.spec import Case, Check, Run, Spec
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")
 

@@ -25,10 +25,12 @@ def test_every_backend_passes(backend, seed):
     verdict = judge(ATTENTION, partial(attention, backend=backend), seed=seed)
     assert verdict.passed, verdict
     assert dict(verdict.skipped) == SKIPPED[backend]
-    assert verdict.num_cases == len(ATTENTION.cases(seed))
+    assert verdict.num_cases == len(ATTENTION.draw(seed))
 
 
-@pytest.mark.parametrize("right", [textbook, AttentionFormula()], ids=["the baseline", "the mutants' base"])
+@pytest.mark.parametrize(
+    "right", [textbook, AttentionFormula()], ids=["the baseline", "the mutants' base"]
+)
 def test_what_the_judge_itself_leans_on(right):
     # The baseline has NaN gradients at empty rows, so only its numbers are judged.
     checks = [check for check in ATTENTION.checks if "gradient" not in check.name]

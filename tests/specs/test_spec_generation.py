@@ -100,7 +100,7 @@ def test_what_is_right_passes(spec, candidate, seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_greedy_cases_end_at_different_lengths(seed):
     """Without this no mutant that stops too early or too late could be told apart."""
-    for case in GREEDY_DECODING.cases(seed):
+    for case in GREEDY_DECODING.draw(seed):
         tokens = GREEDY_DECODING.expected(case)
         lengths = set((tokens != PAD).sum(1).tolist())
         assert len(lengths) > 1 or len(tokens) == 1 or tokens.shape[1] == 1, case.label
@@ -109,7 +109,7 @@ def test_the_greedy_cases_end_at_different_lengths(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_beam_case_has_two_best_sentences(seed):
     """Where two scores were equal, rounding would decide which sentence is right."""
-    for case in BEAM_SEARCH.cases(seed):
+    for case in BEAM_SEARCH.draw(seed):
         kept = []
 
         class Remembers(plain.Beams):

@@ -13,9 +13,10 @@ from torch import Tensor
 from .. import reference
 from ..errors import argument_error
 from ..specs.attention.spec import narrowed
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.self_attention.spec import SELF_ATTENTION
+from ..specs.spec import EQUAL, SHAPE, Case, Check, Run, Spec
 
 # --- 1.1: the weights of one query ----------------------------------------------------------------
 
@@ -26,8 +27,7 @@ def _weights(query, key):
     return reference.softmax(np.array(products) * scale)
 
 
-def _weight_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _weight_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, keys, d, dtype=torch.float64, spread=1.0) -> Case:
         query = spread * rng.normal(size=d)
@@ -107,8 +107,6 @@ WEIGHTS = Spec(
     baseline=plain_weights,
     cases=_weight_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no overflow",
             "The exponential overflows: torch.softmax subtracts the largest score first.",
@@ -119,7 +117,6 @@ WEIGHTS = Spec(
             ),
         ),
         Check("the weights share out 1", "None is negative and together they are 1.", _sums_to_one),
-        EQUAL,
     ),
     mutants=mistakes(
         scores_as_they_are, scores_divided_by_their_sum, weights_without_the_scale,
@@ -150,11 +147,9 @@ ATTENTION = replace(ATTENTION, mutants=[m for m in ATTENTION.mutants if m.name i
 
 # --- 1.3: self-attention for a batch --------------------------------------------------------------
 
-SELF = replace(
-    SELF_ATTENTION,
+SELF = SELF_ATTENTION.narrowed(
+    lambda case: "d_in" not in case.arguments,
     name="ch01.self_attention",
-    cases=lambda seed: [c for c in SELF_ATTENTION.cases(seed) if "d_in" not in c.arguments],
-    checks=tuple(check for check in SELF_ATTENTION.checks if "d_in" not in check.needs),
     mutants=tuple(m for m in SELF_ATTENTION.mutants if not isinstance(m.candidate, type)),
     points=3,
 )
@@ -228,10 +223,10 @@ your choice. With x the identity matrix (token i is the one-hot vector of positi
 but the last must give its right neighbor a weight above 0.99.""",
     required=("length",),
     reference=_right,
-    cases=lambda seed: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
+    cases=lambda rng: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
     read=_looked_at,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "each token decides",
             "A token spreads its weight. Larger scores make a sharper softmax: mind sqrt(d).",
@@ -329,8 +324,9 @@ another order. number is from 200 to 999, its tens digit is not 1, and its hundr
 are two different digits from 2 to 9. 203 is zwei hundert drei.""",
     required=("number",),
     reference=lambda number: number % 10 * 100 + number // 10 % 10 * 10 + number // 100,
-    cases=lambda seed: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
+    cases=lambda rng: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
     read=lambda answer, arguments: _check_number(answer),
+    usual=(),
     checks=(
         Check("another number", "The answer must differ from the number given.", _another),
         Check(
@@ -338,7 +334,6 @@ are two different digits from 2 to 9. 203 is zwei hundert drei.""",
             "Both words must be made of the same pieces, each as often.",
             _same_bag,
         ),
-        EQUAL,
     ),
     mutants=mistakes(number_itself, units_and_tens_exchanged, next_number),
     chapter=1,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import Mutant, mistake, mistakes
 from ..specs.scoring.mutants import LocalFormula, squared_distances
 from ..specs.scoring.spec import (
@@ -20,6 +20,7 @@ from ..specs.scoring.spec import (
     kernel_arguments,
     slack,
 )
+from ..specs.spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 
 ADDITIVE_SCORES = replace(ADDITIVE, name="ch02.additive_scores", points=3)
 KERNEL_REGRESSION = replace(KERNEL, name="ch02.kernel_regression", points=2)
@@ -147,8 +148,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
         ("vectors in a batch", feature_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "each side knows only itself",
             "A feature of a query may not look at the keys, nor the other way round.",
@@ -159,7 +158,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
             "Two keys at the same distance from the query share alike: the longer must not win.",
             _alone,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         features_without_squares, features_with_the_wrong_sign, features_with_the_whole_square,
@@ -173,8 +171,8 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
 # --- Local-p --------------------------------------------------------------------------------------
 
 
-def _local_p_cases(seed: int) -> list[Case]:
-    kept = [case for case in LOCAL.cases(seed) if case.arguments["gaussian"]]
+def _local_p_cases(rng: np.random.Generator) -> list[Case]:
+    kept = [case for case in LOCAL.cases(rng) if case.arguments["gaussian"]]
     return [Case(c.label, {n: a for n, a in c.arguments.items() if n != "gaussian"}, c.dtype)
             for c in kept]  # fmt: skip
 
@@ -329,8 +327,6 @@ weight (dq, dk) -> (rank, dq), (rank, dk)""",
         ("more columns than rows", split_arguments(3, 6, 2)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "full rank gives W back",
             "With as many rows as W's smaller side the product is W itself.",
@@ -341,7 +337,6 @@ weight (dq, dk) -> (rank, dq), (rank, dk)""",
             "Keep the largest singular values (torch.linalg.svd): nothing of that rank is nearer.",
             _best,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         split_without_singular_values, split_with_singular_values_twice, split_of_the_first_rows,

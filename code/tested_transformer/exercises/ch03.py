@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,27 +10,16 @@ from torch import Tensor
 
 from .. import reference
 from ..functional.scaling import perplexity
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.scaling.spec import SCALED_SCORES, SOFTMAX
+from ..specs.spec import EQUAL, UNTOUCHED, Case, Check, Run, Spec
 
 EPS = torch.finfo(torch.float64).eps
 
 
-def _without(spec: Spec, option: str, **changes) -> Spec:
-    """The Spec for a function that does not take the option."""
-
-    def cases(seed: int) -> list[Case]:
-        return [case for case in spec.cases(seed) if option not in case.arguments]
-
-    given = cases(0)
-    checks = [check for check in spec.checks if any(check.concerns(case) for case in given)]
-    return replace(spec, cases=cases, checks=checks, **changes)
-
-
-STABLE_SOFTMAX = _without(
-    SOFTMAX,
-    "temperature",
+STABLE_SOFTMAX = SOFTMAX.narrowed(
+    lambda case: "temperature" not in case.arguments,
     name="ch03.softmax",
     statement="softmax(scores): exp(s_i) over the sum of these, for scores of any size; without "
     "calling a softmax. scores (*batch, S) -> (*batch, S)",
@@ -39,9 +27,8 @@ STABLE_SOFTMAX = _without(
     points=2,
 )
 
-SCALED_IN_TIME = _without(
-    SCALED_SCORES,
-    "scale",
+SCALED_IN_TIME = SCALED_SCORES.narrowed(
+    lambda case: "scale" not in case.arguments,
     name="ch03.scaled_scores",
     statement="scaled_scores(query, key): q.k / sqrt(d) for each pair, in the dtype of the query, "
     "finite whenever the answer is. (*batch, L, d), (*batch, S, d) -> (*batch, L, S)",
@@ -60,8 +47,7 @@ def _backward_reference(weights, gradient):
     return result
 
 
-def _backward_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _backward_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
         weights = reference.tempered_softmax(spread * rng.normal(size=shape))
@@ -130,8 +116,6 @@ SOFTMAX_BACKWARD = Spec(
     ),
     cases=_backward_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a constant gradient gives nothing",
             "If every weight is wanted equally, no score should move: the weights always sum to 1.",
@@ -142,7 +126,6 @@ SOFTMAX_BACKWARD = Spec(
             "The gradients of a row of scores sum to 0: raising all of them changes no weight.",
             _nothing_in_sum,
         ),
-        EQUAL,
     ),
     mutants=mistakes(only_p_times_1_minus_p, plain_mean_subtracted, factor_p_forgotten),
     chapter=3,
@@ -156,8 +139,7 @@ def _gap_reference(weight, num_keys):
     return np.array([np.log(w / (1 - w)) + np.log(w.dtype.type(num_keys - 1)) for w in weight])
 
 
-def _gap_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gap_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, weight, num_keys) -> Case:
         return Case(label, {"weight": np.array(weight), "num_keys": num_keys})
@@ -204,14 +186,11 @@ SCORE_GAP = Spec(
     baseline=lambda weight, num_keys: (weight * (num_keys - 1) / (1 - weight)).log(),
     cases=_gap_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the gap gives the weight back",
             "A softmax over one `gap` and num_keys - 1 zeros must give the winner `weight`.",
             _gap_gives_weight,
         ),
-        EQUAL,
     ),
     mutants=mistakes(always_two_keys, winner_counted_among_the_losers),
     chapter=3,
@@ -232,8 +211,7 @@ def _fold_read(answer, given) -> Tensor:
     return torch.cat([answer[0], answer[1][None]])
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, width, num_heads, dtype=torch.float64) -> Case:
         arguments = {"weight": rng.normal(size=(width + 1, width)), "bias": rng.normal(size=width)}
@@ -307,14 +285,11 @@ FOLD = Spec(
     read=_fold_read,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the unscaled scores are the scaled ones",
             "(x W' + b').k must equal (x W + b).k / sqrt(d) for each head, with d = D / num_heads.",
             _same_scores,
         ),
-        EQUAL,
     ),
     mutants=mistakes(bias_left_out, root_of_the_model_width, divided_by_the_head_size),
     chapter=3,
@@ -391,8 +366,7 @@ def _keys_seen(answer, given) -> float:
     return round(perplexity(_weights(given["scores"], temperature)).item(), 3)
 
 
-def _temperature_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _temperature_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, scores, target) -> Case:
         return Case(label, {"scores": np.asarray(scores), "target": target})
@@ -418,15 +392,14 @@ TEMPERATURE = Spec(
     baseline=right_temperature,
     read=_keys_seen,
     cases=_temperature_cases,
+    usual=(UNTOUCHED,),
     checks=(
-        UNTOUCHED,
         Check(
             "the softmax sees as many keys as asked for",
             "exp(entropy) of softmax(scores / temperature) must be the target; it grows with the "
             "temperature, so halving an interval finds it.",
             EQUAL.test,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         _entropy_is_target, _bits_for_nats, _inverse_of_squares, _scale_for_temperature

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.masks.spec import CAUSAL_MASK, MASKED_SOFTMAX, PADDING_MASK_FROM_TOKENS, document_cases
 from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- Documents in time ----------------------------------------------------------------------------
 
@@ -84,8 +85,6 @@ DOCUMENT_CAUSAL = Spec(
     reference=_document_causal_reference,
     cases=document_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the own document's past is seen",
             "A token sees itself and what stands before it in its own document.",
@@ -101,7 +100,6 @@ DOCUMENT_CAUSAL = Spec(
             "Inside a document, too, a token must not see what comes after it.",
             _causal_or_document(False, lambda ids: ~_document_causal_reference(ids)),
         ),
-        EQUAL,
     ),
     mutants=mistakes(documents_without_time, time_without_documents, documents_or_past),
     chapter=4,
@@ -151,8 +149,7 @@ def heads_forgotten(allowed, num_heads):
     return ~allowed[:, 0]
 
 
-def _some_masks(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _some_masks(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, num_heads) -> Case:
         return Case(label, {"allowed": rng.random(shape) < 0.6, "num_heads": num_heads})
@@ -185,15 +182,12 @@ TO_MULTIHEAD = Spec(
     reference=_to_multihead_reference,
     cases=_some_masks,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("True means hide", "nn.MultiheadAttention hides where the mask is True.", _hides),
         Check(
             "the heads of a sample stand together",
             "Row b H + h belongs to sample b: repeat_interleave, or expand and flatten.",
             _batch_first,
         ),
-        EQUAL,
     ),
     mutants=mistakes(polarity_kept, heads_outside, heads_forgotten),
     chapter=4,
@@ -245,7 +239,7 @@ ON_TRIAL = (
 )
 
 
-def _trial_cases(seed: int) -> list[Case]:
+def _trial_cases(rng: np.random.Generator) -> list[Case]:
     return [Case(str(each), {"candidate": each}) for each in ON_TRIAL]
 
 
@@ -328,8 +322,8 @@ CATCHES_LEAK = Spec(
     required=("candidate",),
     reference=lambda candidate: not candidate.leaks,
     cases=_trial_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "right ones pass",
             "This attention does not leak, and the test says that it does.",
@@ -342,7 +336,6 @@ CATCHES_LEAK = Spec(
             _right_verdict(True),
             when=lambda case: case.arguments["candidate"].leaks,
         ),
-        EQUAL,
     ),
     mutants=mistakes(never_fails, always_fails, only_the_first_row, too_short, far_too_tolerant),
     chapter=4,

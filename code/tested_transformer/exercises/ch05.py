@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from .. import reference
 from ..specs.cache.spec import CACHE
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.multi_head.spec import MULTI_HEAD
+from ..specs.spec import Case, Check, Run, Spec
 
 # --- Splitting ------------------------------------------------------------------------------------
 
@@ -55,8 +54,7 @@ def not_turned(x, num_heads):
     return x.unflatten(-1, (num_heads, -1))
 
 
-def _split_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _split_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [((1, 2, 4), 2), ((1, 3, 4), 1), ((2, 5, 6), 3), ((3, 4, 12), 4), ((2, 7, 6), 6)]
     label = "B {}, L {}, D {}, H {}"
     return [
@@ -85,14 +83,11 @@ SPLIT_HEADS = Spec(
     reference=_split_reference,
     cases=_split_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a head holds a part of every token",
             "Row i of each head comes from token i: cut the last axis, then turn two axes.",
             _own_tokens,
         ),
-        EQUAL,
     ),
     mutants=mistakes(cut_straight, numbers_dealt_out, not_turned),
     chapter=5,
@@ -103,23 +98,11 @@ SPLIT_HEADS = Spec(
 
 OTHER_OPTIONS = ("context", "causal", "num_kv_heads", "d_model")
 
-
-def _masked_only(seed: int) -> list[Case]:
-    every = MULTI_HEAD.cases(seed)
-    return [c for c in every if all(c.arguments.get(name) is None for name in OTHER_OPTIONS)]
-
-
-WHOLE_LAYER = replace(
-    MULTI_HEAD,
+WHOLE_LAYER = MULTI_HEAD.narrowed(
+    lambda case: all(case.arguments.get(name) is None for name in OTHER_OPTIONS),
     name="ch05.multi_head",
     statement="multi_head(x, w_query, w_key, w_value, w_output, num_heads, mask=None): x (B, L, D), four "
     "matrices (D, D), a mask that broadcasts with (B, H, L, L), True = may attend -> (B, L, D)",
-    cases=_masked_only,
-    checks=[
-        check
-        for check in MULTI_HEAD.checks
-        if any(check.concerns(case) for case in _masked_only(0))
-    ],
     mutants=[
         mutant
         for mutant in MULTI_HEAD.mutants
@@ -171,8 +154,7 @@ def columns_for_rows(heads, w_output):
     return heads @ w_output.T.unflatten(0, (heads.shape[1], -1))
 
 
-def _contribution_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _contribution_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 2, 1, 1), (1, 2, 3, 2), (2, 3, 4, 2), (2, 1, 3, 5), (3, 4, 5, 3)]
     label = "B {}, H {}, L {}, d {}"
     return [
@@ -206,8 +188,6 @@ CONTRIBUTIONS = Spec(
     reference=_contributions_reference,
     cases=_contribution_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "together they are the output",
             "Added up over the heads, the contributions are Concat(heads) w_output.",
@@ -218,7 +198,6 @@ CONTRIBUTIONS = Spec(
             "If a head is zero its contribution is zero, and those of the others stay.",
             _silent,
         ),
-        EQUAL,
     ),
     mutants=mistakes(equal_shares, every_hth_row, columns_for_rows),
     chapter=5,
@@ -275,8 +254,7 @@ def one_form_for_all(w_query, w_key, num_heads):
     return whole.expand(num_heads, -1, -1)
 
 
-def _form_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _form_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(width, heads) -> Case:
         matrices = {n: rng.normal(size=(width, width)) for n in ("w_query", "w_key")}
@@ -300,14 +278,11 @@ HEAD_FORMS = Spec(
     reference=_head_forms_reference,
     cases=_form_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a head has rank d",
             "A head sees d numbers of each query and key: its D x D matrix has at most rank d.",
             _rank,
         ),
-        EQUAL,
     ),
     mutants=mistakes(forms_without_scale, forms_of_the_whole, one_form_for_all),
     chapter=5,
@@ -316,18 +291,11 @@ HEAD_FORMS = Spec(
 
 # --- Decoding with a cache ------------------------------------------------------------------------
 
-
-def _without_rows(seed: int) -> list[Case]:
-    return [case for case in CACHE.cases(seed) if case.arguments["rows"] is None]
-
-
-CACHED = replace(
-    CACHE,
+CACHED = CACHE.narrowed(
+    lambda case: case.arguments["rows"] is None,
     name="ch05.cached",
     statement="a class; each object, called with (query, key, value, mask), all (B, H, L, d), appends the "
     "chunk and returns the causal attention of its queries to everything so far; mask (B, 1, 1, S) or None",
-    cases=_without_rows,
-    checks=[c for c in CACHE.checks if any(c.concerns(case) for case in _without_rows(0))],
     mutants=[m for m in CACHE.mutants if m.rejected_by != "a row takes its keys along"],
     points=4,
 )

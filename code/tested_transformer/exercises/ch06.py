@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.positions.mutants import SinusoidFormula
-from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
+from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- 6.1: sinusoids -------------------------------------------------------------------------------
 
@@ -23,24 +22,20 @@ class InFloat32(SinusoidFormula):
         return places.float()[..., None] * self.frequencies(d_model, base).float()
 
 
-def _plain_cases(seed: int) -> list[Case]:
-    """One row of near positions in the paper's layout, even widths and odd."""
-    kept = {"positions", "d_model"}
-    return [
-        case
-        for case in sinusoid_cases(seed)
-        if set(case.arguments) == kept and case.arguments["positions"].max() < 1000
-    ]
+def _plain(case: Case) -> bool:
+    """Are these near positions in the paper's layout?"""
+    return (
+        set(case.arguments) == {"positions", "d_model"} and case.arguments["positions"].max() < 1000
+    )
 
 
 TOO_FINE = ("angles in float32", "a table of 1,000 sinusoids")  # no case here can show these two
 
-SINUSOIDS = replace(
-    SINUSOIDAL_POSITIONS,
+SINUSOIDS = SINUSOIDAL_POSITIONS.narrowed(
+    _plain,
     name="ch06.sinusoids",
     statement="sinusoids(positions, d_model): column 2i of position p is sin(p / 10000^(2i/D)), column 2i+1 "
     "its cosine; positions (*batch), integers -> (*batch, D); D may be odd",
-    cases=_plain_cases,
     baseline=InFloat32(),
     mutants=tuple(m for m in SINUSOIDAL_POSITIONS.mutants if m.name not in TOO_FINE),
     points=2,
@@ -48,14 +43,11 @@ SINUSOIDS = replace(
 
 # --- 6.2: the shift -------------------------------------------------------------------------------
 
-SHIFT = replace(
-    SHIFT_MATRIX,
+SHIFT = SHIFT_MATRIX.narrowed(
+    lambda case: set(case.arguments) == {"offset", "d_model"},
     name="ch06.shift",
     statement="shift(offset, d_model): the (D, D) matrix R with R PE(pos) = PE(pos + offset) for every pos, "
     "PE being the interleaved sinusoids with base 10000; D is even",
-    cases=lambda seed: [
-        case for case in SHIFT_MATRIX.cases(seed) if set(case.arguments) == {"offset", "d_model"}
-    ],
     points=2,
 )
 
@@ -71,7 +63,7 @@ def _rows(num_queries, num_keys, max_distance):
     return rows
 
 
-def _row_cases(seed: int) -> list[Case]:
+def _row_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 0), (2, 5, 2), (1, 6, 3), (7, 7, 9)]
     names = ("num_queries", "num_keys", "max_distance")
     return [Case(f"L = {s[0]}, S = {s[1]}, K = {s[2]}", dict(zip(names, s, strict=True)))
@@ -149,8 +141,8 @@ ROWS = Spec(
     required=("num_queries", "num_keys", "max_distance"),
     reference=_rows,
     cases=_row_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("a row for every pair", "The tables have rows 0 to 2K: clip, then add K.", _in_range),
         Check(
             "distance 0 is row K",
@@ -162,7 +154,6 @@ ROWS = Spec(
             "The distance is the key's place less the query's: j - p, not p - j.",
             _later_is_larger,
         ),
-        EQUAL,
     ),
     mutants=mistakes(rows_not_clipped, rows_reversed, rows_from_zero, rows_not_moved),
     chapter=6,
@@ -219,8 +210,7 @@ def places_from_the_end(real):
     return torch.where(real, real.flip(1).cumsum(1).flip(1) - 1, 0)
 
 
-def _real_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _real_cases(rng: np.random.Generator) -> list[Case]:
 
     def rows(*lengths: int, left: bool = False) -> np.ndarray:
         table = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
@@ -262,8 +252,6 @@ PLACES = Spec(
     reference=_places,
     cases=_real_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("no place below 0", "A table has no row -1; an embedding raises or reads its end.",
               _valid),
         Check(
@@ -272,7 +260,6 @@ PLACES = Spec(
             _first,
         ),
         Check("padding stands at 0", "Padding gets place 0, which every table has.", _padding_zero),
-        EQUAL,
     ),
     mutants=mistakes(
         places_of_the_columns, places_from_one, padding_below_zero, places_from_the_end
@@ -330,8 +317,7 @@ def left_alone(weight):
     return weight.clone()
 
 
-def _weight_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _weight_cases(rng: np.random.Generator) -> list[Case]:
     shapes = [(4, 2), (2, 3), (6, 5), (7, 4), (12, 12)]
     return [
         Case(f"D = {shape[0]}", {"weight": rng.normal(size=shape)}, torch.float64)
@@ -356,14 +342,11 @@ TO_HALVES = Spec(
     reference=_to_halves,
     cases=_weight_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the same products",
             "Halves @ new weight must be interleaved @ old weight, for every position.",
             _same_products,
         ),
-        EQUAL,
     ),
     mutants=mistakes(halves_to_interleaved, cosines_first, columns_moved, left_alone),
     chapter=6,

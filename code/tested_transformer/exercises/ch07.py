@@ -11,9 +11,10 @@ from torch import Tensor
 
 from .. import reference
 from ..specs.block.spec import BLOCK
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import Mutant, mistake, mistakes
 from ..specs.norms.spec import LAYER_NORM
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The backward pass of LayerNorm ---------------------------------------------------------------
 
@@ -79,8 +80,7 @@ def sums_for_means(x, gradient):
     return (gradient - shift - stretch) / std
 
 
-def _gradient_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gradient_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, dtype=torch.float64) -> Case:
         return Case(label, {"x": rng.normal(size=shape), "gradient": rng.normal(size=shape)}, dtype)
@@ -114,8 +114,6 @@ LAYER_NORM_GRADIENT = Spec(
     reference=_gradient_reference,
     cases=_gradient_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a shift of x has no effect",
             "Adding one number to all of x does not change y: the entries of the gradient sum to 0.",
@@ -128,7 +126,6 @@ LAYER_NORM_GRADIENT = Spec(
             _along(lambda x: x - x.mean(-1, keepdims=True)),
             when=_wide,
         ),
-        EQUAL,
     ),
     mutants=mistakes(std_held_fixed, both_held_fixed, mean_held_fixed, sums_for_means),
     baseline=lambda x, gradient: torch.autograd.functional.vjp(
@@ -161,9 +158,9 @@ def post_stack(x, w, gain):
     return BLOCK.baseline(x, w, gain, "post")
 
 
-def _pre_cases(seed: int) -> list[Case]:
+def _pre_cases(rng: np.random.Generator) -> list[Case]:
     """The cases of BLOCK that are wired pre-norm, without dropout."""
-    pre = [case for case in BLOCK.cases(seed) if case.arguments["norm_placement"] == "pre"]
+    pre = [case for case in BLOCK.cases(rng) if case.arguments["norm_placement"] == "pre"]
     return [
         Case(case.label.removeprefix("pre, "), {n: case.arguments[n] for n in ("x", "w", "gain")},
              case.dtype)
@@ -205,8 +202,6 @@ PRE_STACK = Spec(
     baseline=_pre(BLOCK.baseline),
     cases=_pre_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "nothing found, nothing changed",
             "With w = 0 every sublayer finds 0: x must reach the final norm as it came.",
@@ -219,7 +214,6 @@ PRE_STACK = Spec(
             _ends_normalized,
             when=lambda case: _long(case) and bool(case.arguments["w"].any()),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         _of_block("the residual takes the normed input", "nothing found, nothing changed"),
@@ -243,8 +237,7 @@ def _fold_reference(weight, bias, matrix, offset):
     return np.array(rows, dtype=matrix.dtype).reshape(len(matrix), len(weight) + 1)
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, d_in, d_out, dtype=torch.float64) -> Case:
         shapes = {"weight": (d_in,), "bias": (d_in,), "matrix": (d_out, d_in), "offset": (d_out,)}
@@ -324,8 +317,6 @@ FOLD_NORM = Spec(
     baseline=folded,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "right where y is 0",
             "At y = 0 the norm gives its bias, and the linear map turns that into matrix @ bias + offset.",
@@ -338,7 +329,6 @@ FOLD_NORM = Spec(
             _same_function,
             when=_wide,
         ),
-        EQUAL,
     ),
     mutants=mistakes(rows_scaled, bias_added, bias_scaled_too),
     read=_joined,
@@ -469,9 +459,9 @@ IS_PER_TOKEN = Spec(
     "depends on that token alone; False if another token of the sample or of the batch can change it",
     required=("norm",),
     reference=lambda norm: norm.alone,
-    cases=lambda seed: [Case(str(each), {"norm": each}) for each in ON_TRIAL],
+    cases=lambda rng: [Case(str(each), {"norm": each}) for each in ON_TRIAL],
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "right ones pass",
             "This norm looks at one token at a time, and the test says that it does not.",
@@ -484,7 +474,6 @@ IS_PER_TOKEN = Spec(
             _right_verdict(False),
             when=lambda case: not case.arguments["norm"].alone,
         ),
-        EQUAL,
     ),
     mutants=mistakes(no_assertion, changes_everything, one_sample, within_a_sample, too_tolerant),
     chapter=7,

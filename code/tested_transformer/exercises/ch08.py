@@ -11,27 +11,21 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.feed_forward.spec import CHECKS, FEED_FORWARD, SWIGLU
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.feed_forward.spec import FEED_FORWARD, SWIGLU
 from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The network ----------------------------------------------------------------------------------
 
 
-def _without_options(seed: int) -> list[Case]:
-    options = {"activation", "dropout"}
-    return [case for case in FEED_FORWARD.cases(seed) if not options & set(case.arguments)]
-
-
 _OF_ALL_BENDS = {"ReLU, whatever was asked for", "GELU's tanh form for the exact one"}
 
-FUNCTION = replace(
-    FEED_FORWARD,
+FUNCTION = FEED_FORWARD.narrowed(
+    lambda case: not {"activation", "dropout"} & set(case.arguments),
     name="ch08.feed_forward",
     statement="feed_forward(x, w_up, b_up, w_down, b_down): relu(x w_up + b_up) "
     "w_down + b_down; x (*batch, D), w_up (D, d_ff), w_down (d_ff, D)",
-    cases=_without_options,
-    checks=[check for check in CHECKS if "dropout" not in check.needs],
     mutants=[
         mutant
         for mutant in FEED_FORWARD.mutants
@@ -98,8 +92,7 @@ def strictly_below(x, w_up, b_up):
     return (x @ w_up + b_up < 0).flatten(0, -2).all(0)
 
 
-def _dead_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _dead_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_ff, shift=0.0) -> Case:
         """Small whole numbers, so that exact zeros occur."""
@@ -142,8 +135,6 @@ DEAD_UNITS = Spec(
     reference=_dead_reference,
     cases=_dead_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "one token keeps a unit alive",
             "A unit that is above 0 for a single token of a single sample is not dead.",
@@ -154,7 +145,6 @@ DEAD_UNITS = Spec(
             "Where the sum is 0, ReLU gives 0 and its slope is 0: silent, like below 0.",
             _dead_are_dead,
         ),
-        EQUAL,
     ),
     mutants=mistakes(silent_once, silent_on_average, one_sample_asked, strictly_below),
     chapter=8,
@@ -219,8 +209,7 @@ def remembers_twice(keys, values):
     return keys.T, bias, values, 0 * values[0]
 
 
-def _memory_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _memory_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, number, width, depth) -> Case:
         keys = rng.permutation(_every_question(width))[:number]
@@ -261,8 +250,6 @@ REMEMBER = Spec(
     cases=_memory_cases,
     read=_asked,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a stranger gets nothing",
             "For signs that are no key every unit must be silent.",
@@ -270,7 +257,6 @@ REMEMBER = Spec(
             when=lambda case: not _is_key(case).all(),
         ),
         Check("a key gets its value", "Where x is keys[i], the answer is values[i].", _keys_answered),
-        EQUAL,
     ),
     mutants=mistakes(remembers_without_bias, remembers_with_bias_of_the_width, remembers_twice),
     chapter=8,
@@ -328,8 +314,7 @@ def share_per_token(length, d_model, d_ff):
     return d_ff / (d_ff + length * (2 * d_model + length))
 
 
-def _share_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _share_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 2, 8), (4, 2, 8), (10, 8, 32), (16, 8, 32), (100, 8, 32), (1000, 512, 2048)]
     sizes += [tuple(map(int, rng.integers(1, 99, size=3))) for _ in range(3)]
     return [
@@ -357,15 +342,14 @@ SHARE = Spec(
     required=("length", "d_model", "d_ff"),
     reference=_share_reference,
     cases=_share_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("longer, smaller", "Attention grows with the square of the length.", _falls),
         Check(
             "half at twice the width",
             "At d_ff = 4 D, network and attention cost the same where L = 2 D.",
             _half,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         share_of_parameters, share_without_projections, share_without_mixing, share_per_token

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The embedding --------------------------------------------------------------------------------
 
@@ -67,8 +68,7 @@ def embed_scaled_by_width(ids, table, positions):
     return table[ids] * table.shape[1] + positions[: ids.shape[1]]
 
 
-def _embed_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _embed_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, length, vocab, width, rows) -> Case:
         ids = rng.integers(0, vocab, size=(batch, length))
@@ -108,8 +108,6 @@ EMBED = Spec(
     reference=_embed_reference,
     cases=_embed_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "positions are added as they are",
             "The root scales the table's row, not the position: add after scaling.",
@@ -120,7 +118,6 @@ EMBED = Spec(
             "A row of the table is multiplied by sqrt(D), D being the table's second size.",
             _row_alone,
         ),
-        EQUAL,
     ),
     mutants=mistakes(embed_unscaled, embed_sum_scaled, embed_divided, embed_scaled_by_width),
     chapter=9,
@@ -211,8 +208,7 @@ def _past(target: Tensor) -> Tensor:
     return torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
 
 
-def _masks_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _masks_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, source, target, pad_id) -> Case:
         rows = [np.asarray(ids) for ids in (source, target)]
@@ -258,8 +254,6 @@ MASKS = Spec(
     read=_join,
     cases=_masks_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the target's past is seen, its padding not",
             "A target token sees itself and the real tokens before it.",
@@ -275,7 +269,6 @@ MASKS = Spec(
             "Every target token sees all real tokens of the source, and no padding.",
             _cross,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         masks_without_order, masks_without_target_padding, masks_with_arguments_reversed,
@@ -393,8 +386,7 @@ def layer_memory_first(x, memory, own, cross, think, norm):
     return norm(x + think(x))
 
 
-def _layer_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _layer_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, length, keys, width) -> Case:
         x, memory = rng.normal(size=(batch, length, width)), rng.normal(size=(batch, keys, width))
@@ -439,8 +431,6 @@ DECODER_LAYER = Spec(
     baseline=_layer_reference,
     cases=_layer_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the memory is read",
             "cross takes x, which asks, and memory, which answers.",
@@ -456,7 +446,6 @@ DECODER_LAYER = Spec(
             "Each answer is added to what came before it. Sublayers that find nothing must let x pass.",
             _keeps_past,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         layer_without_memory, layer_that_forgets, layer_without_residual, layer_norm_first,
@@ -531,7 +520,7 @@ def count_final_norms(vocab, d_model, d_ff, encoder_layers, decoder_layers):
     return _counted(vocab, d_model, d_ff, encoder_layers, decoder_layers, last=1)
 
 
-def _count_cases(seed: int) -> list[Case]:
+def _count_cases(rng: np.random.Generator) -> list[Case]:
     names = ("vocab", "d_model", "d_ff", "encoder_layers", "decoder_layers")
     sizes = {
         "no layers": (10, 3, 5, 0, 0),
@@ -563,8 +552,8 @@ COUNT = Spec(
     required=("vocab", "d_model", "d_ff", "encoder_layers", "decoder_layers"),
     reference=_count_reference,
     cases=_count_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the shared table counts once",
             "Without layers only the table is left: vocab x d_model.",
@@ -583,7 +572,6 @@ COUNT = Spec(
             _right_number,
             when=_layers(False, True),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         count_table_twice, count_without_biases, count_without_cross, count_final_norms
@@ -655,8 +643,7 @@ def loss_as_a_sum(logits, answers, pad_id):
     )
 
 
-def _loss_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _loss_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, vocab, answers, pad_id) -> Case:
         answers = np.asarray(answers)
@@ -706,8 +693,6 @@ LOSS = Spec(
     baseline=_plain_loss,
     cases=_loss_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a sure and right guess costs nothing",
             "With all probability on the right word the loss is 0. Cross-entropy takes logits: a "
@@ -725,7 +710,6 @@ LOSS = Spec(
             "The same sentences twice, or with more padding, must give the same loss.",
             _mean,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         loss_of_probabilities, loss_of_everything, loss_over_all_places, loss_as_a_sum

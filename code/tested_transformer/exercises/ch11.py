@@ -12,9 +12,10 @@ from torch import Tensor
 
 from .. import reference
 from ..data import EOS, PAD
+from ..specs.compare import Problem, compare
 from ..specs.generation.spec import TOP_P
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
@@ -61,8 +62,7 @@ def temperature_without_logarithm(gap, p):
     return gap / (p / (1 - p))
 
 
-def _temperature_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _temperature_cases(rng: np.random.Generator) -> list[Case]:
     pairs = [(2.0, 0.75), (1.0, 0.9), (math.log(3), 0.75), (0.1, 0.51), (5.0, 0.999)]
     pairs += [(float(rng.uniform(0.2, 6)), float(rng.uniform(0.55, 0.98))) for _ in range(3)]
     return [Case(f"gap {gap:.3g}, p {p:.3g}", {"gap": gap, "p": p}) for gap, p in pairs]
@@ -98,8 +98,8 @@ TEMPERATURE_FOR = Spec(
     reference=_temperature_reference,
     slack=_by_bisection,
     cases=_temperature_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "twice the gap, twice the temperature",
             "Only gap / temperature counts.",
@@ -110,7 +110,6 @@ TEMPERATURE_FOR = Spec(
             "With two words, p / (1 - p) = exp(gap / temperature).",
             _odds,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         temperature_from_the_logarithm, temperature_upside_down, temperature_without_logarithm
@@ -201,8 +200,7 @@ def one_place_late(logits, words):
     return later.masked_fill(words[:, 1:] == PAD, 0.0).sum(-1)
 
 
-def _log_probability_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, width, vocab) -> Case:
         """lengths: with EOS; a row as long as the width has no EOS."""
@@ -262,8 +260,6 @@ LOG_PROBABILITY = Spec(
     slack=_in_any_order,
     cases=_log_probability_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a number added to all scores changes nothing",
             "Scores mean something only after the softmax over the words.",
@@ -275,7 +271,6 @@ LOG_PROBABILITY = Spec(
             "With V words equally likely each one costs log V, EOS like any other.",
             _coin,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         product_of_probabilities, padding_counted, end_not_counted, mean_for_sum,
@@ -356,7 +351,7 @@ def a_fixed_gap(vocab, ratio):
     return first, second
 
 
-def _greedy_fails_cases(seed: int) -> list[Case]:
+def _greedy_fails_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(2, 1.2), (2, 1.9), (3, 2.5), (5, 4.8), (10, 9.0), (50, 49.0)]
     return [Case(f"{v} words, {r:g} times", {"vocab": v, "ratio": r}) for v, r in sizes]
 
@@ -388,8 +383,8 @@ GREEDY_FAILS = Spec(
     reference=lambda vocab, ratio: np.array([True, True]),
     cases=_greedy_fails_cases,
     read=_tree,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "rows are probabilities",
             "No number is below 0, and first and each row of second have the sum 1.",
@@ -401,7 +396,6 @@ GREEDY_FAILS = Spec(
             "the best second one; another sentence must be likelier by the ratio.",
             _likelier,
         ),
-        EQUAL,
     ),
     mutants=mistakes(sure_then_unsure, weights_that_do_not_sum, a_fixed_gap),
     chapter=11,
@@ -498,8 +492,7 @@ def step_softmax_of_all(scores, logits):
     return _step(scores[:, None] + flat)
 
 
-def _step_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _step_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, beams, vocab, near=1.0) -> Case:
         scores = -np.sort(near * rng.exponential(size=beams))
@@ -544,8 +537,6 @@ BEAM_STEP = Spec(
     cases=_step_cases,
     read=_three_rows,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a step costs its word",
             "The score of a step is that of its beam plus the log-probability of its word.",
@@ -556,7 +547,6 @@ BEAM_STEP = Spec(
             "Of all K V steps the best K, wherever they come from, best first.",
             _none_better,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         step_without_the_past, step_of_raw_scores, step_of_probabilities, step_of_each_beam,
@@ -631,8 +621,7 @@ def bytes_of_the_scores(num_layers, d_model, num_heads, num_kv_heads, tokens, ba
 SIZES = ("num_layers", "d_model", "num_heads", "num_kv_heads", "tokens", "batch", "bits")
 
 
-def _bytes_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _bytes_cases(rng: np.random.Generator) -> list[Case]:
     named = {
         "one layer, one head": (1, 4, 1, 1, 1, 1, 32),
         "grouped heads": (2, 8, 4, 2, 3, 1, 32),
@@ -675,8 +664,8 @@ CACHE_BYTES = Spec(
     required=SIZES,
     reference=_bytes_reference,
     cases=_bytes_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "in proportion to all but the width of a head",
             "Twice the layers, tokens, sentences or bits take twice the memory.",
@@ -687,7 +676,6 @@ CACHE_BYTES = Spec(
             "A query is asked once and forgotten: with one key head the cache is that much smaller.",
             _fewer_heads,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         bytes_of_keys, bytes_of_every_head, bytes_of_one_sentence, bits_for_bytes,

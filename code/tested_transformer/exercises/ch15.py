@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.online_softmax.spec import TILED_ATTENTION, joined
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The running maximum and sum ------------------------------------------------------------------
 
@@ -80,8 +81,7 @@ def maximum_of_the_score(scores):
     return torch.stack([scores, scores.logcumsumexp(0).sub(scores).exp()], 1)
 
 
-def _running_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _running_cases(rng: np.random.Generator) -> list[Case]:
     return [
         Case("one score", {"scores": np.array([2.0])}),
         Case("five scores", {"scores": np.array([1.0, 3.0, 2.0, 5.0, 4.0])}),
@@ -116,15 +116,12 @@ RUNNING_SUM = Spec(
     baseline=running,
     cases=_running_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("the maximum never falls", "The first column is the largest score so far.", _best),
         Check(
             "the largest score counts 1",
             "Against the maximum so far the largest score adds exp(0) = 1, and no score adds more.",
             _one_at_least,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         not_rescaled, against_the_last_maximum, without_the_maximum, maximum_of_the_score
@@ -221,8 +218,7 @@ def nothing_seen_twice(output_a, lse_a, output_b, lse_b):
     return a[..., None] * output_a + b[..., None] * output_b, lse
 
 
-def _merge_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _merge_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *rows, width=3, spread=1.0, shift=0.0, dtype=torch.float64, **changes) -> Case:
         arguments = {}
@@ -292,8 +288,6 @@ MERGE = Spec(
     baseline=merged,
     cases=_merge_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "two equal answers stay",
             "If both halves say the same, so do they together: their weights sum to 1.",
@@ -312,7 +306,6 @@ MERGE = Spec(
             _one_half,
             when=lambda case: bool(np.isneginf(case.arguments["lse_a"]).any()),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         the_mean, the_sum, weighed_by_logs, logs_added, bare_exponentials, nothing_seen_twice
@@ -392,7 +385,7 @@ def no_lower_end(length, keys, tile, window):
     return corners(length, keys, tile, length + keys)
 
 
-def _kind_cases(seed: int) -> list[Case]:
+def _kind_cases(rng: np.random.Generator) -> list[Case]:
     shapes = [
         ("one tile", 2, 2, 2, 2), ("the tile divides", 8, 8, 2, 4), ("a narrow window", 8, 8, 4, 1),
         ("short last tiles", 7, 9, 3, 4), ("with a cache", 4, 12, 4, 6), ("one new query", 1, 9, 4, 5),
@@ -427,15 +420,14 @@ WINDOW_TILES = Spec(
     reference=_kinds_reference,
     baseline=corners,
     cases=_kind_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("nothing visible is skipped", "A 0 where some pair is visible: the kernel would lose keys.",
               _kind(0, False, "skipped")),
         Check("nothing hidden goes unmasked", "A 2 where some pair is hidden: the kernel would not mask it.",
               _kind(2, False, "full")),
         Check("nothing is computed in vain", "A 1 or 2 where no pair is visible: right, but slow.",
               _kind(0, True, "skipped")),
-        EQUAL,
     ),
     mutants=mistakes(window_one_wider, counted_top_left, first_query_only, no_lower_end),
     chapter=15,
@@ -513,7 +505,7 @@ def numbers_not_bytes(keys, d, heads, groups, item):
     return cost(keys, d, heads, groups, 1)
 
 
-def _cost_cases(seed: int) -> list[Case]:
+def _cost_cases(rng: np.random.Generator) -> list[Case]:
     names = ("keys", "d", "heads", "groups", "item")
     shapes = [
         ("one head, one key", 1, 2, 1, 1, 1), ("one head", 7, 4, 1, 1, 2), ("heads", 5, 3, 6, 6, 4),
@@ -544,11 +536,10 @@ DECODING_COST = Spec(
     reference=_cost_reference,
     baseline=cost,
     cases=_cost_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("the FLOPs", "Each of the H queries meets every key and mixes every value.", _cost_of(0)),
         Check("the bytes", "Keys and values are read once a group, queries and outputs once a head.", _cost_of(1)),
-        EQUAL,
     ),
     mutants=mistakes(
         read_by_every_head, work_by_groups, additions_forgotten, keys_only, numbers_not_bytes
@@ -621,8 +612,7 @@ def lse_of_columns(scores, lse, value, output, gradient):
     return weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True))
 
 
-def _tile_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _tile_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, keys, at, width=3, spread=1.0, hide=False, dtype=torch.float64) -> Case:
         """The keys `at` of rows with so many of them; the rest was in other tiles."""
@@ -686,8 +676,6 @@ SCORE_GRADIENT = Spec(
     baseline=score_gradient,
     cases=_tile_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a tile that is a whole row cancels",
             "Raising all scores of a row together changes no weight: the row's gradients sum to 0.",
@@ -700,7 +688,6 @@ SCORE_GRADIENT = Spec(
             _no_more_than,
             when=lambda case: case.dtype == torch.float64,
         ),
-        EQUAL,
     ),
     mutants=mistakes(softmax_of_the_tile, mean_of_the_tile, nothing_subtracted, lse_of_columns),
     chapter=15,

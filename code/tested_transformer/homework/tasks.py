@@ -13,7 +13,9 @@ import torch
 
 from ..errors import argument_error
 from ..reader.saved_parts import source_of
-from ..specs.judge import Mutant, Spec, Verdict, judge
+from ..specs.judge import Verdict, judge
+from ..specs.mistakes import Mutant
+from ..specs.spec import Spec
 from .submissions.forbidden import not_allowed
 
 __all__ = ["Assignment", "Hunt", "HuntVerdict", "Task", "Written", "judge_hunt"]

@@ -4,9 +4,10 @@ from ..errors import argument_error
 from .attention.spec import ATTENTION
 from .block.spec import BLOCK
 from .cache.spec import CACHE
+from .compare import Problem
 from .feed_forward.spec import FEED_FORWARD, SWIGLU
 from .generation.spec import GENERATION_SPECS
-from .judge import Case, Check, Problem, Run, Spec, Verdict, judge
+from .judge import Verdict, judge
 from .losses.spec import CROSS_ENTROPY
 from .masks.spec import MASK_SPECS
 from .mistakes import Mutant, mistake, mistakes, mistakes_in
@@ -18,6 +19,7 @@ from .positions.spec import POSITIONS
 from .scaling.spec import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring.spec import SCORING
 from .self_attention.spec import SELF_ATTENTION
+from .spec import Case, Check, Run, Spec
 from .training.spec import TRAINING_SPECS
 
 SPECS = {

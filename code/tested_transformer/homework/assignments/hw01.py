@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ... import reference
 from ...specs.attention.mutants import InPlace, NaiveSoftmax, TransposeAll
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import Mutant, mistake, mistakes
+from ...specs.spec import Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 DECIMALS = 6  # where an answer comes out of a linear system, its last digits are nobody's business
@@ -41,8 +42,7 @@ def soft_look_up(labels: Tensor, value: Tensor, asked: Tensor, sharpness: float)
     return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -1) @ value
 
 
-def _look_up_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _look_up_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, labels, asked, sharpness, dtype=torch.float64) -> Case:
         """`labels` entries and `asked` questions, drawn from a few numbers: some repeat, some miss."""
@@ -153,8 +153,6 @@ LOOK_UP = Spec(
     baseline=soft_look_up,
     cases=_look_up_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "an average of equal values is that value",
             "The weights of a question sum to 1, so if every value is 1 every answer is 1.",
@@ -165,7 +163,6 @@ LOOK_UP = Spec(
             "A label that is not there has the score 0 everywhere. A softmax of equal scores is even.",
             _missing,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         ordinary_dictionary, shares_over_the_questions, exponentials_that_overflow,
@@ -193,8 +190,7 @@ def back_in_order(weights: Tensor, order: Tensor) -> Tensor:
     return torch.take_along_dim(rows, inverse.unsqueeze(-2), -1)
 
 
-def _order_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _order_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, order=None, dtype=torch.float64) -> Case:
         length = shape[-1]
@@ -283,15 +279,12 @@ UNSHUFFLE = Spec(
     baseline=back_in_order,
     cases=_order_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("rows still sum to 1", "Putting things in order makes no weight new.", _rows_sum),
         Check(
             "what a token gives itself",
             "Weight (i, i) belongs to one token, so it must be on the diagonal before and after.",
             _itself,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         only_the_rows, only_the_columns, shuffled_once_more, first_order_for_all
@@ -323,8 +316,7 @@ def one_way_part(w_query: Tensor, w_key: Tensor) -> Tensor:
     return odd.square().sum((-2, -1)) / table.square().sum((-2, -1))
 
 
-def _one_way_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _one_way_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, like=None) -> Case:
         w_query = rng.normal(size=shape)
@@ -413,8 +405,6 @@ ONE_WAY = Spec(
     read=_rounded,
     cases=_one_way_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the size of the matrices does not count",
             "Ten times the queries, with the other sign: each part of M grows alike, so do the squares.",
@@ -425,7 +415,6 @@ ONE_WAY = Spec(
             "With W_Q and W_K exchanged M becomes its transpose, which is as one-sided as M.",
             _roles,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         half_forgotten, lengths_for_squares, mutual_part, matrices_compared_not_their_product
@@ -455,8 +444,7 @@ def recovered(output: Tensor, value: Tensor, ones: bool = True) -> Tensor:
     return output @ torch.linalg.pinv(value)
 
 
-def _who_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _who_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, queries, keys, width) -> Case:
         """Values whose equations are well posed: corners of a simplex, turned, moved and shaken."""
@@ -548,8 +536,6 @@ WHO = Spec(
     read=_rounded,
     cases=_who_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the weights give the output back",
             "The weighted average of the values, with the weights found, must be the output.",
@@ -560,7 +546,6 @@ WHO = Spec(
             "Something is known of attention weights before any output is seen.",
             _adds_up,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         one_equation_forgotten, resemblance_taken_for_weight, made_to_sum_to_1_afterwards,

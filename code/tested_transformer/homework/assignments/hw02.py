@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 
@@ -53,8 +54,7 @@ def window_inside(scores: Tensor, centers: Tensor, width: float) -> Tensor:
     return torch.softmax(scores - steps_from(scores, centers).square() / (2 * width**2), -1)
 
 
-def _window_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _window_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, width=1.5, centers=None, dtype=torch.float64) -> Case:
         if centers is None:
@@ -152,8 +152,6 @@ WINDOW = Spec(
     slack=_window_slack,
     cases=_window_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", _finite),
         Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
         Check(
@@ -162,7 +160,6 @@ WINDOW = Spec(
             _nearest_wins,
             when=lambda case: case.arguments["width"] < 100,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         sums_left_as_they_are, product_that_underflows, places_counted_from_1, two_forgotten,
@@ -190,8 +187,7 @@ def leveled(key: Tensor) -> Tensor:
     return torch.cat([key, (squares.amax(-2, keepdim=True) - squares).sqrt()], -1)
 
 
-def _level_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _level_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, longest=3.0, dtype=torch.float64) -> Case:
         """Directions at random; lengths that differ, or rounding decides a root of nearly 0."""
@@ -300,8 +296,6 @@ LEVEL = Spec(
     baseline=leveled,
     cases=_level_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "finite numbers",
             "NaN is 0/0, or the root of a number below 0: worked out in two ways, the same square may "
@@ -318,7 +312,6 @@ LEVEL = Spec(
             "The squared lengths of a sample's new keys must be equal. Squares add up, lengths do not.",
             _equal_lengths,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         every_key_divided_by_its_length, what_is_missing_in_length, root_of_slightly_less_than_0,
@@ -361,8 +354,7 @@ def _all_scores_scale(d, query_mean, query_std, key_mean, key_std):
     return 1 / math.sqrt(d * (both - query_mean**2 * key_mean**2))
 
 
-def _scale_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _scale_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, d, *moments) -> Case:
         names = ("query_mean", "query_std", "key_mean", "key_std")
@@ -443,8 +435,8 @@ SCALE = Spec(
     reference=_scale_for,
     baseline=scale_for_rows,
     cases=_scale_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "four times the width, half the scale",
             "The variance of a sum of independent terms grows with their number, its root with the root.",
@@ -455,7 +447,6 @@ SCALE = Spec(
             "Multiplying every key by 2 multiplies every score by 2.",
             _twice_the_keys,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         one_over_the_root_of_d, variance_for_its_root, mean_of_the_queries_forgotten,
@@ -523,8 +514,7 @@ def _log_of_zero(scores: Tensor) -> Tensor:
     return -weights * (weights.log() + entropy)
 
 
-def _entropy_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _entropy_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
         return Case(label, {"scores": spread * rng.normal(size=shape)}, dtype)
@@ -588,8 +578,6 @@ ENTROPY = Spec(
     slack=_entropy_slack,
     cases=_entropy_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "finite numbers",
             "A weight that is 0, or rounds to 0, adds nothing to the entropy, and its score no slope.",
@@ -600,7 +588,6 @@ ENTROPY = Spec(
             "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
             _nothing_in_sum,
         ),
-        EQUAL,
     ),
     mutants=mistakes(_log_of_zero, _no_mean, _only_itself, other_sign, bits_for_nats),
     chapter=3,

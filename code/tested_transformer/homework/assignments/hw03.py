@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- How many pairs -------------------------------------------------------------------------------
@@ -96,8 +97,7 @@ def counted_in_a_table(num_queries, num_keys, window):
     return int(((back >= 0) & (back < window)).sum())
 
 
-def _count_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _count_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, num_queries, num_keys, window) -> Case:
         sizes = {"num_queries": num_queries, "num_keys": num_keys, "window": window}
@@ -138,15 +138,14 @@ COUNT_PAIRS = Spec(
     required=("num_queries", "num_keys", "window"),
     reference=_count_reference,
     cases=_count_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the pairs of a small mask",
             "Draw this mask with a pencil and count its Trues: each query has its own number of keys.",
             _by_pairs,
             when=lambda case: _small(case) and case.arguments["num_queries"] < 100,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         counted_on_both_sides, counted_without_cache, counted_below_nothing, counted_one_too_many,
@@ -229,8 +228,7 @@ def mean_of_a_sum(x, real):
     return words.sum(1) / real.sum(1).clamp(min=1)[:, None]
 
 
-def _mean_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _mean_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, real, width, padding=None, dtype=torch.float64, scale=1.0) -> Case:
         real = np.asarray(real, dtype=bool)
@@ -285,8 +283,6 @@ MEAN_OF_WORDS = Spec(
     baseline=_mean_of_shares,
     cases=_mean_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "padding is not read",
             "What stands at a padded place, be it inf or NaN, must not change the answer.",
@@ -312,7 +308,6 @@ MEAN_OF_WORDS = Spec(
             ),
             when=lambda case: case.dtype == torch.float16,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         mean_of_everything, mean_by_product, mean_without_guard, mean_cleared_too_late,
@@ -419,8 +414,7 @@ def chunk_without_heads(pads, num_cached, num_new):
     return (key <= place) & (key >= pad) | (key == place)
 
 
-def _chunk_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _chunk_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, pads, num_cached, num_new) -> Case:
         sizes = {"num_cached": num_cached, "num_new": num_new}
@@ -463,8 +457,6 @@ CHUNK_MASK = Spec(
     reference=_chunk_reference,
     cases=_chunk_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "every query sees its own place",
             "Query i of the chunk stands at key num_cached + i, and sees it: no row is empty.",
@@ -485,7 +477,6 @@ CHUNK_MASK = Spec(
             "The first pads[b] keys of sample b are padding, in the cache as in the chunk.",
             _part(lambda place, key, pad: (key < pad) & (place >= pad)),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         chunk_top_left, chunk_without_order, chunk_padded_on_the_right, chunk_with_empty_rows,
@@ -625,8 +616,7 @@ def buffer_emptied_in_place(query, key, value, mask):
     return _attend(query, key, value, mask, _no_key(mask))
 
 
-def _buffer_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _buffer_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, mask, heads, widths, *, batch=None, length=None, left=(), dtype=torch.float64):
         mask = np.asarray(mask, dtype=bool)
@@ -738,8 +728,6 @@ BUFFER_ATTENTION = Spec(
     baseline=_clean,
     cases=_buffer_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "leftovers are not read",
             "A slot that no query may see must not change the answer, whatever it holds.",
@@ -765,7 +753,6 @@ BUFFER_ATTENTION = Spec(
             "back.",
             _gradients,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         buffer_read, buffer_answer_wiped, buffer_values_only, buffer_lowest_number,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.multi_head.mutants import (
     CutStraight,
@@ -22,6 +22,7 @@ from ...specs.multi_head.mutants import (
     SoftmaxOverHeads,
     WholeWidth,
 )
+from ...specs.spec import Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- Packed projections ---------------------------------------------------------------------------
@@ -88,8 +89,7 @@ def repacked_matrices_only(packed, num_heads):
     return packed.reshape(num_heads, 3, -1, width).transpose(0, 1).reshape(-1, width)
 
 
-def _repack_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _repack_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, num_heads, d, *rest) -> Case:
         packed = rng.normal(size=(3 * num_heads * d, *rest))
@@ -126,7 +126,7 @@ REPACK = Spec(
     required=("packed", "num_heads"),
     reference=_repack_reference,
     cases=_repack_cases,
-    checks=(SHAPE, UNTOUCHED, _third(0, "queries"), _third(1, "keys"), _third(2, "values"), EQUAL),
+    checks=(_third(0, "queries"), _third(1, "keys"), _third(2, "values")),
     mutants=mistakes(
         repacked_back, repacked_not_at_all, repacked_by_threes, repacked_within_heads,
         repacked_matrices_only
@@ -202,8 +202,7 @@ def grouped_rows(weight, num_heads, num_groups):
     return weight.unflatten(0, (num_groups, num_heads // num_groups, -1)).mean(1).flatten(0, 1)
 
 
-def _grouped_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _grouped_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(rows, num_heads, num_groups, d) -> Case:
         sizes = {"num_heads": num_heads, "num_groups": num_groups}
@@ -246,8 +245,6 @@ GROUP_HEADS = Spec(
     baseline=_grouped,
     cases=_grouped_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "heads that are alike stay as they are",
             "If all heads of a group are the same head, that head is the group's.",
@@ -258,7 +255,6 @@ GROUP_HEADS = Spec(
             "A mean over groups of equal size keeps the mean of all numbers: some head is left out.",
             _mean_stays,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         grouped_with_strides, grouped_by_sums, grouped_by_the_first, grouped_neighboring_numbers,
@@ -353,8 +349,7 @@ def one_bias_shared_out(b_value, w_output, b_output, num_heads):
     return _spread(b_value, w_output, num_heads) @ w_output / num_heads + b_output
 
 
-def _one_bias_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _one_bias_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(width, num_heads, num_groups, d) -> Case:
         draw = {
@@ -403,8 +398,6 @@ ONE_BIAS = Spec(
     baseline=_one_bias,
     cases=_one_bias_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "without a value bias nothing changes",
             "If the values' bias is zero, the old output bias is the answer.",
@@ -420,7 +413,6 @@ ONE_BIAS = Spec(
             "With your bias and none on the values, some output differs from that of the old layer.",
             _layer_stays,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         one_bias_repeated, one_bias_alone, one_bias_added, one_bias_transposed,
@@ -505,8 +497,7 @@ longest_for_all = partial(
 )
 
 
-def _decode_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _decode_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, slots, num_heads, groups, d, width, leftovers=1.0) -> Case:
         batch = len(lengths)
@@ -605,8 +596,6 @@ NEXT_TOKEN = Spec(
     baseline=_step,
     cases=_decode_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "free slots are not read",
             "Sample b has lengths[b] keys in the buffer; what stands behind them is not its own.",
@@ -633,7 +622,6 @@ NEXT_TOKEN = Spec(
             _far,
             when=lambda case: case.label == FAR,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         Mutant(

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ... import reference
 from ...errors import argument_error
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.norms.mutants import (
     eps_outside_the_root,
@@ -19,6 +19,7 @@ from ...specs.norms.mutants import (
     squared_in_half_precision,
     squares_first,
 )
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- 6.1: who is heard at the end -----------------------------------------------------------------
@@ -100,8 +101,7 @@ def last_sublayer_first(norm_placement, num_sublayers, variance):
     return torch.cat((found[:1], found[1:].flip(0)))
 
 
-def _shares_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _shares_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(norm_placement, num_sublayers, variance) -> Case:
         given = {
@@ -144,8 +144,8 @@ SHARES = Spec(
     reference=_shares_reference,
     baseline=plain_shares,
     cases=_shares_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the shares make a whole",
             "The parts have nothing to do with each other, so their variances add up to all of it.",
@@ -157,7 +157,6 @@ SHARES = Spec(
             _one_sublayer,
             when=lambda case: case.arguments["num_sublayers"] == 1,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         deviations_shared, a_variance_of_one, variance_in_float32, never_normalized,
@@ -278,8 +277,7 @@ def one_less(counts, means, variances):
     return mean, variance * counts.sum() / (counts.sum() - 1)
 
 
-def _merge_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _merge_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, counts, dtype=torch.float64, shift=0.0, left=np.nan) -> Case:
         """left: what stands for an empty piece."""
@@ -329,8 +327,6 @@ MERGE = Spec(
     baseline=plain_merge,
     cases=_merge_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "pieces that are alike",
             "If every piece has the same mean and variance, so has the whole. Empty pieces add nothing.",
@@ -342,7 +338,6 @@ MERGE = Spec(
             _moved,
             when=lambda case: case.dtype == torch.float64,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         pieces_of_one_size, variances_averaged, squares_then_mean, shares_in_float32,
@@ -437,8 +432,7 @@ def one_for_all_tokens(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, b_up).amin().expand(x.shape[:-1])
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, width, d_ff, dtype=torch.float64, whole=False, shift=0.0) -> Case:
         def draw(*shape):
@@ -508,8 +502,6 @@ FOLD = Spec(
     baseline=plain_fold,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("folds ahead", "Only what lies ahead of the token counts: t is above 0.", _ahead),
         Check(
             "nothing switches before",
@@ -521,7 +513,6 @@ FOLD = Spec(
             "After t steps along the direction one unit must stand at 0.",
             _at_a_fold,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         folds_behind_counted, only_units_that_are_on, thresholds_forgotten, the_fold_under_the_feet,
@@ -663,8 +654,7 @@ def nothing_over_nothing(w_up, b_up, w_down):
     return w_up * stretch, b_up * stretch, w_down / stretch[:, None]
 
 
-def _lightest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _lightest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, width, d_ff, out, dtype=torch.float64, silent=(), mute=()) -> Case:
         """silent units have no key and no threshold, mute ones no value."""
@@ -758,8 +748,6 @@ LIGHTEST = Spec(
     baseline=plain_lightest,
     cases=_lightest_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no unit can be made lighter",
             "Stretching one unit by one percent, or shrinking it, still lowers the sum of squares.",
@@ -778,7 +766,6 @@ LIGHTEST = Spec(
             _of_no_use,
             when=lambda case: _idle(case).any(),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         root_forgotten, threshold_not_weighed, threshold_not_moved, every_length_one,

@@ -14,19 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import reference
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Problem,
-    Run,
-    Spec,
-    brief,
-    compare,
-)
+from ...specs.compare import Problem, brief, compare
 from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -118,8 +108,7 @@ def reads_into_an_empty_row(said, bos, eos, pad):
     return reads
 
 
-def _reads_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _reads_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, length, ids=(1, 2, 0)) -> Case:
         """Rows of words from 10 on, each a list of sentences' lengths; a last 0: cut off by the end."""
@@ -173,8 +162,6 @@ READS = Spec(
     reference=_reads_reference,
     cases=_reads_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a row begins with BOS",
             "Nothing stands before the first word of a row.",
@@ -190,7 +177,6 @@ READS = Spec(
             "A place of padding in said is a place of padding in what is read.",
             _at(lambda said, before, a: said == a["pad"]),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         reads_the_neighbor, reads_around_the_corner, reads_in_padding, reads_the_answer,
@@ -307,8 +293,7 @@ def widest_rounded(budget, vocab, layers, multiple):
     return multiple * ((exact + multiple // 2) // multiple)
 
 
-def _widest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _widest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, budget, vocab, layers, multiple) -> Case:
         sizes = {"budget": budget, "vocab": vocab, "layers": layers, "multiple": multiple}
@@ -367,8 +352,8 @@ WIDEST = Spec(
     required=("budget", "vocab", "layers", "multiple"),
     reference=_widest_reference,
     cases=_widest_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("a multiple", "The width must be a multiple of the number asked for.", _a_multiple),
         Check(
             "it fits",
@@ -380,7 +365,6 @@ WIDEST = Spec(
             "The next multiple still fits. What was counted twice, or is the budget not used up?",
             _no_wider,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         widest_without_table, widest_with_two_tables, widest_without_biases, widest_without_cross,
@@ -529,8 +513,7 @@ def gradient_looks_padding_up(logits, answers, smoothing, pad):
     return _over_words(logits.softmax(-1) - target, answers, pad)
 
 
-def _gradient_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gradient_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, longest, vocab, smoothing, pad=0, scale=2.0, dtype=torch.float64):
         words = [word for word in range(vocab) if word != pad]
@@ -643,8 +626,6 @@ SCORE_GRADIENT = Spec(
     baseline=_plain_gradient,
     cases=_gradient_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a number at every size of the scores",
             "Softmax has a value for scores of any size, and so has the gradient. exp alone has not.",
@@ -692,7 +673,6 @@ SCORE_GRADIENT = Spec(
             _downhill,
             when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() < 100,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         gradient_on_padding, gradient_over_places, gradient_of_the_sum, gradient_by_sentence,
@@ -818,8 +798,7 @@ def pads_and_words(lengths, num_batches):
     return _fewest_reference(lengths, num_batches) + sum(lengths)
 
 
-def _fewest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fewest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, num_batches) -> Case:
         return Case(label, {"lengths": tuple(int(n) for n in lengths), "num_batches": num_batches})
@@ -880,6 +859,7 @@ FEWEST_PADS = Spec(
     required=("lengths", "num_batches"),
     reference=_fewest_reference,
     cases=_fewest_cases,
+    usual=(SHAPE,),
     checks=(
         Check(
             "a way is found",
@@ -902,7 +882,6 @@ FEWEST_PADS = Spec(
             "Which sentences share a batch is free, so the order in which they come can not matter.",
             _any_order,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         pads_in_the_given_order, pads_of_equal_batches, pads_at_the_largest_gaps, pads_cut_by_cut,

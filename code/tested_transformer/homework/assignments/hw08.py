@@ -13,19 +13,9 @@ from torch import Tensor
 
 from ... import reference
 from ...errors import argument_error
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Problem,
-    Run,
-    Spec,
-    brief,
-    compare,
-)
+from ...specs.compare import Problem, brief, compare
 from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -126,8 +116,7 @@ def min_p_as_probabilities(logits, share):
     return _rule_out(p.log(), p < share * p.amax(-1, keepdim=True))
 
 
-def _min_p_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _min_p_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, vocab, share, shift=0.0, scale=2.0, dtype=torch.float64) -> Case:
         logits = scale * rng.normal(size=(rows, vocab)) + shift
@@ -197,7 +186,6 @@ MIN_P = Spec(
     reference=_min_p_reference,
     cases=_min_p_cases,
     checks=(
-        SHAPE,
         replace(
             UNTOUCHED,
             explain="The function changes its caller's tensor. Assigning to a part of it, logits[...] = ..., "
@@ -229,7 +217,6 @@ MIN_P = Spec(
             "Who stays in a row does not depend on the other rows of the batch.",
             _rows_alone,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         min_p_absolute, min_p_of_scores, min_p_of_the_batch, min_p_strict,
@@ -324,8 +311,7 @@ def slots_refilled(fed, size, sinks):
     return torch.tensor(held)
 
 
-def _slots_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _slots_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, fed, size, sinks) -> Case:
         return Case(label, {"fed": int(fed), "size": int(size), "sinks": int(sinks)})
@@ -385,8 +371,8 @@ SLOTS = Spec(
     reference=_slots_reference,
     read=_whole_numbers,
     cases=_slots_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "empty slots say -1",
             "Slots are filled from the first to the last, and an empty one must be told from token 0.",
@@ -407,7 +393,6 @@ SLOTS = Spec(
             "Moving keys and values costs time: one more token writes one slot, and no other changes.",
             _one_slot_a_token,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         slots_without_sinks, slots_in_order, slots_modulo_size, slots_empty_as_zero,
@@ -539,8 +524,7 @@ def guesses_by_distance(p, q, drafted, coins):
     return _after(p, _accepted(p, q, drafted, coins), rest)
 
 
-def _guesses_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _guesses_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, guesses, vocab, refused=None, spread=1.0, dtype=torch.float64) -> Case:
         """Coins that refuse the guess at a place and accept those before it; after it, chance."""
@@ -671,8 +655,6 @@ AFTER_GUESSES = Spec(
     ),
     cases=_guesses_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "probabilities",
             "What a word is drawn from has the sum 1 and nothing below 0.",
@@ -708,7 +690,6 @@ AFTER_GUESSES = Spec(
             _equality_refuses,
             when=_exactly_at_it,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         guesses_not_shared_out, guesses_drawn_again, guesses_by_p_alone, guesses_upside_down,
@@ -957,8 +938,7 @@ def _many_beginnings() -> dict[str, np.ndarray]:
     return {"first": first, "after": after}
 
 
-def _chain_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _chain_cases(rng: np.random.Generator) -> list[Case]:
 
     def drawn(label, vocab, eos, longest, length, dtype=torch.float64) -> Case:
         """The first chain in which ends are rare and the likeliest sentence has so many words."""
@@ -1048,6 +1028,7 @@ LIKELIEST = Spec(
     reference=_likeliest_reference,
     read=_as_words,
     cases=_chain_cases,
+    usual=(UNTOUCHED,),
     checks=(
         Check(
             "a sentence that ends",
@@ -1065,7 +1046,6 @@ LIKELIEST = Spec(
             "Another sentence that ends in time is likelier.",
             _no_likelier,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         chain_greedy, chain_of_full_length, chain_of_the_shortest, chain_by_the_mean,

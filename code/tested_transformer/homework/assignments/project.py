@@ -15,8 +15,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from ... import reference
 from ...data.vocabulary import BOS, EOS, PAD
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
 from ...specs.mistakes import Mutant, mistake, mistakes
+from ...specs.spec import Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 LETTERS = "IVXLCDM"  # numbered from 4 on, as Vocabulary(LETTERS) does
@@ -138,8 +139,7 @@ def write_three_digits(number, long):
     return _ids(_both_ways(number, long).lstrip("M") or "M")
 
 
-def _write_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _write_cases(rng: np.random.Generator) -> list[Case]:
     numbers = [1, 4, 6, 9, 10, 14, 20, 49, 99, 120, 444, 1994, 2020, 3888, LARGEST]
     numbers += [int(n) for n in rng.integers(1, LARGEST + 1, size=12)]
     return [
@@ -192,6 +192,7 @@ WRITE = Spec(
     required=("number", "long"),
     reference=_write_reference,
     cases=_write_cases,
+    usual=(),
     checks=(
         Check(
             "the letters are worth the number",
@@ -209,7 +210,6 @@ WRITE = Spec(
             "Two fives are a ten, so V, L and D stand once at most.",
             _fives_once,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         write_short_nines, write_nine_as_four_more, write_any_subtraction, write_backwards,
@@ -303,8 +303,7 @@ def read_what_is_known(ids):
     return _read_reference(np.array([n for n in row if n >= FIRST], dtype=int))
 
 
-def _read_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _read_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(text: str, after: tuple[int, ...] = ()) -> Case:
         ids = np.array([*(LETTERS.index(letter) + FIRST for letter in text), *after], dtype=int)
@@ -341,8 +340,6 @@ READ = Spec(
     reference=_read_reference,
     cases=_read_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "what was written is read",
             "read(write(n, long)) is n, in both writings.",
@@ -362,7 +359,6 @@ READ = Spec(
             _same_number,
             when=lambda case: not _is_numeral(case),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         read_sum, read_short_only, read_without_taking_away, read_past_the_end, read_what_is_known
@@ -448,8 +444,7 @@ def hold_out_ranks(numbers, order, count):
     return hold_out_in(numbers, order.argsort().tolist(), count)
 
 
-def _hold_out_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _hold_out_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, numbers, order, count) -> Case:
         return Case(
@@ -498,8 +493,6 @@ HOLD_OUT = Spec(
     reference=_hold_out_reference,
     cases=_hold_out_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no number on both sides",
             "All pairs that mean one number are held out together, or none of them is.",
@@ -510,7 +503,6 @@ HOLD_OUT = Spec(
             "At least `count` pairs are held out, and no further number once there are so many.",
             _so_many,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         hold_out_pairs, hold_out_count_numbers, hold_out_first, hold_out_numbers_of_first,
@@ -603,8 +595,7 @@ def ceiling_in_float32(source, answers):
     return torch.tensor(share).item()
 
 
-def _ceiling_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _ceiling_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, texts, answers) -> Case:
         rows = [[LETTERS.index(letter) + FIRST for letter in text] for text in texts]
@@ -661,8 +652,6 @@ CEILING = Spec(
     reference=_ceiling_reference,
     cases=_ceiling_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         IN_FLOAT64,
         Check(
             "the order of the letters is nothing",
@@ -679,7 +668,6 @@ CEILING = Spec(
             "Where a bag means several numbers, the best thing to say is the one that is meant most often.",
             _always_something,
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         ceiling_of_sets, ceiling_of_rows, ceiling_of_clear_bags, ceiling_of_one_each,
@@ -831,8 +819,7 @@ LAYER_ARGUMENTS = (
 )  # fmt: skip
 
 
-def _layer_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _layer_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, length, keys, num_heads, d, hidden, target=(), source=()) -> Case:
         """target and source: places (row, column) of padding."""
@@ -914,8 +901,6 @@ DECODER_LAYER = Spec(
     baseline=layer_plain,
     cases=_layer_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "who sees nothing finds nothing",
             "A query all of whose keys are hidden gets 0 from the attention, not NaN.",
@@ -946,7 +931,6 @@ DECODER_LAYER = Spec(
             _source_padding,
             when=lambda case: not case.arguments["source_real"].all(),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         layer_post_norm, layer_without_order, layer_without_target_padding,
@@ -1114,8 +1098,7 @@ def report_without_padding(prefix_ids, expected, group, num_groups):
     return _report(prefix_ids, expected, group, num_groups, words=words, is_right=is_right)
 
 
-def _report_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _report_cases(rng: np.random.Generator) -> list[Case]:
 
     def table(rows: list[list[int]], wide: int, noise: bool) -> np.ndarray:
         full = np.zeros((len(rows), wide), dtype=int)
@@ -1202,8 +1185,6 @@ REPORT = Spec(
     reference=_report_reference,
     cases=_report_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         IN_FLOAT64,
         Check(
             "the right answers are right",
@@ -1221,7 +1202,6 @@ REPORT = Spec(
             "A row is right if its digits are all right and it ends after them.",
             _column(1, "shares"),
         ),
-        EQUAL,
     ),
     mutants=mistakes(
         report_place_by_place, report_mean_of_rates, report_by_what_was_said, report_without_end,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...specs.judge import Run, Spec, Verdict, describe, drawn, judge
+from ...specs.judge import Verdict, drawn, judge
+from ...specs.spec import Run, Spec, describe
 from ..jail.bubblewrap import Limits
 from ..jail.session import Ended, JailSession, Remote
 from ..submissions.finding import Submission

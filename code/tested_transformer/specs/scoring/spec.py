@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
 from ..mistakes import mistakes_in
+from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
 from .mutants import (
     LocalFormula,
@@ -30,8 +31,7 @@ def slack(run: Run, case: Case) -> float:
 def cases_of(*makers: tuple[str, Callable[[np.random.Generator], dict[str, Any]]]) -> Any:
     """A Spec's `cases`: each maker draws one case's arguments; the last is repeated in float32."""
 
-    def cases(seed: int) -> list[Case]:
-        rng = np.random.default_rng(seed)
+    def cases(rng: np.random.Generator) -> list[Case]:
         drawn = [Case(label, make(rng)) for label, make in makers]
         return [*drawn, Case("float32", makers[-1][1](rng), torch.float32)]
 
@@ -93,8 +93,6 @@ query (*batch, L, dq), key (*batch, S, dk), w_query (hidden, dq), w_key (hidden,
         ("a batch", additive_arguments((2, 3, 5), 4, 2, 6)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the score mixes query and key",
             "Without a tanh over the sum the query adds the same to every score, and it cancels.",
@@ -102,7 +100,6 @@ query (*batch, L, dq), key (*batch, S, dk), w_query (hidden, dq), w_key (hidden,
         ),
         Check("w_v weighs the hidden units", "Twice the w_v gives twice the scores.", _homogeneous),
         Check("the tanh bounds the score", "No score can exceed the sum of the |w_v|.", _bounded),
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="additive scores"),
     chapter=2,
@@ -173,7 +170,6 @@ query (*batch, L, dq), key (*batch, S, dk), weight (dq, dk) -> (*batch, L, S)"""
         ),
         SHAPE,
         UNTOUCHED,
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="bilinear scores"),
     chapter=2,
@@ -218,8 +214,6 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
         ("a batch", location_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "scores are linear in the query",
             "Twice the query, twice the scores: the softmax comes later, once.",
@@ -230,7 +224,6 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
             "A query of 1, 0, 0, ... reads the first column of W.",
             _one_hot_query,
         ),
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="location scores"),
     chapter=2,
@@ -288,8 +281,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, S); a vector of zeros sc
         ("a batch", content_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "only the direction counts",
             "A key eight times as long points the same way and scores the same.",
@@ -307,7 +298,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, S); a vector of zeros sc
             "The cosine of parallel vectors is 1, so their score is the sharpness itself.",
             _parallel,
         ),
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="content scores"),
     chapter=2,
@@ -331,9 +321,8 @@ def kernel_arguments(query: tuple[int, ...], keys: int, width: int = 1, at: floa
     return make
 
 
-def kernel_cases(seed: int) -> list[Case]:
+def kernel_cases(rng: np.random.Generator) -> list[Case]:
     """Small ones first, then one far from all keys and, in float32, one far from zero."""
-    rng = np.random.default_rng(seed)
     lonely = kernel_arguments((2, 1), 3)(rng)
     lonely["query"] = lonely["query"] + 60.0
     return [
@@ -372,8 +361,6 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
     baseline=plain_kernel,
     cases=kernel_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "far away it is still a number",
             "All kernels underflow to 0 there, and 0/0 is NaN. A softmax of the exponents is safe.",
@@ -401,7 +388,6 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
             _moved,
             when=lambda case: case.label.startswith("far from zero"),
         ),
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="kernel regression"),
     chapter=2,
@@ -475,8 +461,6 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
         ("local-p in a batch", local_arguments((2, 3, 11), 3, True)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the window reaches D places",
             "The places from p - D to p + D have weight, both ends included, and no others.",
@@ -500,7 +484,6 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
             _follows,
             needs=("gaussian",),
         ),
-        EQUAL,
     ),
     mutants=mistakes_in(mutants, of="local weights"),
     chapter=2,

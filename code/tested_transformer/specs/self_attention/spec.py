@@ -13,8 +13,9 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError, argument_error
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
 from ..mistakes import mistakes_in
+from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
 from .mutants import SelfFormula
 
@@ -66,8 +67,7 @@ def slow(x, w_query, w_key, w_value, **fresh):
     return np.stack([slow(sample, w_query, w_key, w_value) for sample in x])
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, tokens, d, width, dtype=torch.float64, **fresh) -> Case:
         """tokens (*batch, L, D)."""
