@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 
 import tested_transformer
 from tested_transformer.functional import masks
-from tested_transformer.reader.show import Listing, first_sentence, first_sentences, show
+from tested_transformer.reader.show import Listing, first_sentence, first_sentences, show, without_labels
 
 PACKAGE = Path(tested_transformer.__file__).parent
 CELL = '''\
@@ -136,7 +136,7 @@ def test_every_object_of_the_package_is_shown_as_it_runs(monkeypatch):
         source = inspect.getsource(thing)
         short, full = show(thing), show(thing, doc=True)
         assert code_of(full) == [source.rstrip() + "\n"]
-        assert without_docstrings(code_of(short)[0]) == without_docstrings(source)
+        assert without_docstrings(code_of(short)[0]) == without_docstrings(without_labels(source))
         kept = [line for line in code_of(short)[0].splitlines() if not line.endswith('"""')]
         assert is_subsequence(kept, source.splitlines())
         for text in (short.markdown, short.text):
@@ -167,6 +167,14 @@ def test_docstring_is_cut_to_its_first_sentence_and_all_else_stays():
     assert len(docstring) > len(first)
     (short,) = code_of(show(masks.causal_mask))
     assert short == source.replace(docstring, first) + "\n"
+
+
+def test_what_is_said_of_a_mistake_is_no_part_of_its_code():
+    wrong = pitfall("divided by d").candidate
+    (short,), (full,) = code_of(show(wrong)), code_of(show(wrong, doc=True))
+    assert short.startswith("def divided_by_d(")
+    assert full.startswith('@mistake(\n    "divided by d",')
+    assert full.endswith(short)
 
 
 def test_neighbours_from_one_file_share_its_line():

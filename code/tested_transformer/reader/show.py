@@ -53,7 +53,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are; `doc=True` keeps them whole. What `@mistake` says of wrong code is left out.
+    are, but for what `@mistake` says of wrong code; `doc=True` keeps everything.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -64,8 +64,9 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = without_labels(source_of(thing))
-        blocks.append((place_of(thing), source if doc else first_sentences(source)))
+        source = source_of(thing)
+        shown = source if doc else first_sentences(without_labels(source))
+        blocks.append((place_of(thing), shown))
     return Listing(blocks)
 
 
