@@ -48,7 +48,7 @@ PUBLIC = {
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
-    "generation.decoding": "generate Generated",
+    "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.conventions": "compare_libraries",

@@ -1,9 +1,10 @@
 """Sentences to learn from: made here or read from a file, never downloaded."""
 
+from ..special_tokens import BOS, EOS, PAD, UNK, pad
 from .batches import Batch, make_batch, make_batches
 from .pairs import Pair, Split, number_pair, number_rows, read_pairs, single_numbers
 from .subwords import Subwords, characters, join_pieces, resegment, written_words
-from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, lengths, pad
+from .vocabulary import Vocabulary, lengths
 
 __all__ = [
     "BOS",
