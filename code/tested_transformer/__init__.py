@@ -56,6 +56,7 @@ PUBLIC = {
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
+    "analysis.describe_mask": "describe_mask",
     "analysis.mistakes": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",
@@ -63,7 +64,6 @@ PUBLIC = {
     "reader.check": "check",
     "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",
-    "plotting.describe": "describe_mask",
 }  # fmt: skip
 HOME = {name: module for module, names in PUBLIC.items() for name in names.split()}
 
