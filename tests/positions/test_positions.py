@@ -11,6 +11,7 @@ from torch import nn
 
 from tested_transformer import (
     LearnedPositions,
+    PositionScheme,
     RelativeAttention,
     SegmentedEmbedding,
     SinusoidalPositions,
@@ -173,6 +174,37 @@ def test_whispers_table(d_model):
     base = 10000.0 ** (pairs / (pairs - 1))
     ours = sinusoidal_positions(torch.arange(30), d_model, layout="halves", base=base)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+# --- The protocol ---------------------------------------------------------------------------------
+
+
+def test_a_scheme_that_overrides_nothing_does_nothing():
+    scheme, position_ids = PositionScheme(), torch.arange(3)
+    x, query, key = normal((2, 3, 4), (2, 4, 3, 5), (2, 2, 3, 5))
+    assert scheme.embed(x, position_ids) is x
+    rotated = scheme.rotate(query, key, position_ids)
+    assert rotated[0] is query
+    assert rotated[1] is key
+    assert scheme.bias(position_ids, position_ids) is None
+    assert scheme.slopes(x) is None
+
+
+@pytest.mark.parametrize("scheme", [SinusoidalPositions(4), LearnedPositions(9, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_absolute_schemes_add_their_vectors_to_the_embeddings(scheme, dtype):
+    """One row of position IDs for all sequences, or a row for each; x keeps its dtype."""
+    (x,) = normal((2, 3, 4), dtype=dtype)
+    for position_ids in (torch.tensor([5, 0, 2]), torch.tensor([[0, 1, 2], [0, 0, 7]])):
+        embedded = scheme.embed(x, position_ids)
+        assert embedded.dtype == dtype
+        vectors = scheme(position_ids).to(dtype)
+        for b in range(2):
+            row = vectors[b] if position_ids.ndim == 2 else vectors
+            torch.testing.assert_close(embedded[b], x[b] + row, rtol=0, atol=0)
+    query, key = normal((2, 4, 3, 5), (2, 2, 3, 5))
+    assert scheme.rotate(query, key, torch.arange(3)) == (query, key)
+    assert scheme.bias(torch.arange(3), torch.arange(3)) is None
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -376,10 +408,10 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: LearnedPositions(3, 4)(torch.arange(4)),
             ValueError,
-            ["positions", "got 3", "0 to 2", "3 rows"],
+            ["position_ids", "got 3", "0 to 2", "3 rows"],
         ),
-        (lambda: LearnedPositions(3, 4)(P - 1), ValueError, ["positions", "got -1"]),
-        (lambda: LearnedPositions(3, 4)(P.float()), TypeError, ["positions", "float32"]),
+        (lambda: LearnedPositions(3, 4)(P - 1), ValueError, ["position_ids", "got -1"]),
+        (lambda: LearnedPositions(3, 4)(P.float()), TypeError, ["position_ids", "float32"]),
         (lambda: SegmentedEmbedding(0, 4), ValueError, ["vocab_size"]),
         (lambda: SegmentedEmbedding(5, 4, padding_idx=5), ValueError, ["padding_idx", "below 5"]),
         (lambda: SegmentedEmbedding(5, 4, padding_idx=-1), ValueError, ["padding_idx"]),
@@ -400,7 +432,7 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: SegmentedEmbedding(5, 4, max_length=2)(P[None]),
             ValueError,
-            ["positions", "got 2"],
+            ["position_ids", "got 2"],
         ),
         (lambda: relative_distances(-1, 2, 1), ValueError, ["num_queries"]),
         (lambda: relative_distances(1, 2, -1), ValueError, ["max_distance"]),
