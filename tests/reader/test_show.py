@@ -20,7 +20,14 @@ from markdown_it import MarkdownIt
 
 import tested_transformer
 from tested_transformer.functional import masks
-from tested_transformer.reader.show import Listing, first_sentence, first_sentences, show, without_labels
+from tested_transformer.reader.show import (
+    Listing,
+    first_sentence,
+    first_sentences,
+    show,
+    without_labels,
+)
+from tested_transformer.specs import pitfall
 
 PACKAGE = Path(tested_transformer.__file__).parent
 CELL = '''\

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 
 from ..errors import argument_error
-from ..reader.saved_parts import name_of
 from .compare import Problem, difference
 from .mistakes import Mutant
-from .own_code import is_written, own_line
+from .own_code import is_written, name_of, own_line
 from .spec import Case, Check, Outcome, Run, Spec, describe
 
 __all__ = ["Verdict", "judge"]
