@@ -67,6 +67,7 @@ def plain(
     weight: Annotated[float, Above(0), Below(1)] = 0.5,
     name: str = "",
     side: Literal["left", "right"] = "left",
+    level: Literal[0, 1] = 0,
     order: Literal["post", "pre", "deep"] | None = "post",
     activation: Annotated[str, OneOf(("relu", "gelu", "silu"))] = "relu",
     late: Annotated[int | None, AtLeast(1)] = None,
@@ -281,6 +282,7 @@ WRONG_VALUE = {
                    "weight: expected a number above 0 and a number below 1, got 1.0"),
     "neither choice": (lambda: plain(side="up"), "side: expected \"left\" or \"right\", got 'up'"),
     "no choice": (lambda: plain(side=None), 'side: expected "left" or "right", got None'),
+    "True for the choice 1": (lambda: plain(level=True), "level: expected 0 or 1, got True"),
     "none of three": (lambda: plain(order=Q),
                       'order: expected one of "post", "pre", "deep", got tensor('),
     "no name of these": (lambda: plain(activation="tanh"),
@@ -359,6 +361,16 @@ def test_bounds_that_include_their_limit():
     with pytest.raises(ValueError, match=r"part: expected at least 0 and at most 1, got 1\.5"):
         share(1.5)
     assert repr(AtLeast(0)) == "AtLeast(0)"
+
+
+def test_nothing_is_divided_by_0():
+    @checked
+    def split(parts: Annotated[int, Divides(8)]) -> int:
+        return 8 // parts
+
+    assert split(4) == 2
+    with pytest.raises(ValueError, match="parts: expected a number that divides 8, got 0"):
+        split(0)
 
 
 def test_an_error_of_a_bound_may_be_a_type_error():
