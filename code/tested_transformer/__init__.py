@@ -21,9 +21,14 @@ PUBLIC = {
         "hard_attention kernel_regression local_weights local_window location_scores "
         "predicted_centers reinforce_loss"
     ),
+    "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
-    "positions.relative": "relative_attention relative_distances RelativeAttention",
+    "positions.protocol": "PositionScheme",
+    "positions.relative": (
+        "relative_attention relative_distances RelativeAttention RelativePositions"
+    ),
+    "positions.rotary": "apply_rotary RotaryPositions",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.cache": "DecoderCache KeyValueCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
