@@ -13,10 +13,16 @@ from test_grades import read
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.marking.by_hand import keep_manual, keep_shown, kept_manual, merged
-from tested_transformer.homework.marking.manual import read_manual
-from tested_transformer.homework.marking.mark import mark
-from tested_transformer.homework.marking.results import CHANGED, NOT_MARKED, Manual, grades_csv
+from tested_transformer.homework.marking.manual_import import read_manual
+from tested_transformer.homework.marking.manual_store import (
+    keep_manual,
+    keep_shown,
+    kept_manual,
+    merged,
+)
+from tested_transformer.homework.marking.mark_submission import mark
+from tested_transformer.homework.marking.points import CHANGED, NOT_MARKED, Manual
+from tested_transformer.homework.marking.tables import grades_csv
 from tested_transformer.homework.reports.class_pages import class_summary, written_page
 from tested_transformer.homework.reports.feedback import feedback_page
 from tested_transformer.homework.submissions.finding import find_submissions

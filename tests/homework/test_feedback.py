@@ -31,8 +31,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chromium import FLAGS, MISSING, find_chromium
+from tested_transformer.homework.marking.files import page_name
 from tested_transformer.homework.marking.marks import PartMarks
-from tested_transformer.homework.marking.results import Manual, page_name
+from tested_transformer.homework.marking.points import Manual
 from tested_transformer.homework.reports.class_pages import class_summary, histogram, written_page
 from tested_transformer.homework.reports.feedback import (
     OF_FILE,
@@ -244,10 +245,10 @@ def test_a_flag_of_the_file_is_a_sentence_said_once(flag):
 
 def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
     """The words are in the code that reads files: a new one must not be forgotten here."""
-    from tested_transformer.homework.submissions import finding, reading
+    from tested_transformer.homework.submissions import cells, finding, reading
 
     given = set()
-    for module in (finding, reading):
+    for module in (cells, finding, reading):
         with open(module.__file__, encoding="utf-8") as file:
             given |= set(re.findall(r'Refused\(\s*"([^"]+)"', file.read()))
     assert {"unreadable", "empty"} <= given <= UNREAD <= set(OF_FILE)
@@ -282,7 +283,7 @@ def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
 
 
 def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
-    from tested_transformer.homework.marking.mark import _notes
+    from tested_transformer.homework.marking.mark_submission import _notes
 
     for cell in ("def f(x)", "match 1:\n    case 1:\n        def f(): pass", 5):
         source = replace(read_notebook(notebook(*code(cell))), code="")
@@ -292,7 +293,7 @@ def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
 
 
 def test_a_student_reads_what_is_wrong_with_a_cell_and_a_file_in_plain_words():
-    from tested_transformer.homework.marking.mark import _notes
+    from tested_transformer.homework.marking.mark_submission import _notes
 
     source = read_notebook(notebook(*code("a = 1", "def f(x)\n    return x")))
     note = _notes(source, ASSIGNMENT)[0]

@@ -17,7 +17,8 @@ from tested_transformer.homework.assignments import part
 from tested_transformer.homework.jail import session as ours
 from tested_transformer.homework.jail import wire
 from tested_transformer.homework.jail.bubblewrap import Limits
-from tested_transformer.homework.jail.session import Ended, JailSession, Remote, StudentError
+from tested_transformer.homework.jail.remote import RemoteFunction
+from tested_transformer.homework.jail.session import Ended, JailSession, StudentError
 from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")
@@ -198,7 +199,7 @@ def test_a_right_answer_comes_back_bit_for_bit(student, dtype):
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3))).to(dtype)
     expected = seeded(here("add_noise"), x, eps=1e-3)
     for _ in range(2):  # the seed is set at every call
-        answer = Remote(student, "add_noise")(x, eps=1e-3)
+        answer = RemoteFunction(student, "add_noise")(x, eps=1e-3)
         assert answer.dtype == dtype
         assert torch.equal(answer, expected)
 
@@ -208,22 +209,22 @@ def test_a_right_answer_comes_back_bit_for_bit(student, dtype):
     torch.tensor([1 + 2j]), None, 2.5, "text", (1, [2, (3,)]), {"a": [None, -math.inf]},
 ], ids=str)  # fmt: skip
 def test_any_argument_arrives_and_comes_back(student, x):
-    answer = Remote(student, "both")(x, named=x)
+    answer = RemoteFunction(student, "both")(x, named=x)
     assert repr(answer) == repr([x, (x, {"x": x})])
 
 
 def test_a_change_of_an_argument_is_done_here_too(student):
     x, y = torch.zeros(2, 2), torch.zeros(3)
-    Remote(student, "fill")(x, y=y)
+    RemoteFunction(student, "fill")(x, y=y)
     assert (x[0].tolist(), x[1].tolist(), y.shape) == ([7.0, 7.0], [0.0, 0.0], (1,))
     unchanged = torch.full((2,), 7.0)
-    Remote(student, "fill")(unchanged)
+    RemoteFunction(student, "fill")(unchanged)
     assert unchanged.tolist() == [7.0, 7.0]
 
 
 def test_a_change_of_the_dtype_is_an_error(student):
     with pytest.raises(TypeError, match="argument 0: its dtype was changed to torch.int64"):
-        Remote(student, "to_whole")(torch.zeros(2))
+        RemoteFunction(student, "to_whole")(torch.zeros(2))
 
 
 def test_the_judge_sees_that_an_argument_was_changed(student):
@@ -231,7 +232,7 @@ def test_the_judge_sees_that_an_argument_was_changed(student):
         Problem("x as it was", run.outcome(case).changed) if run.outcome(case).changed else None))  # fmt: skip
     spec = Spec("sum", "sum", ("x",), lambda x: x.sum(), lambda seed: [
         Case("one", {"x": np.arange(3.0)})], [check])  # fmt: skip
-    verdicts = [judge(spec, f) for f in (Remote(student, "fill"), here("fill"))]
+    verdicts = [judge(spec, f) for f in (RemoteFunction(student, "fill"), here("fill"))]
     assert repr(verdicts[0]) == repr(verdicts[1])
     assert (verdicts[0].failed, verdicts[0].problem.got) == ("inputs", "x")
 
@@ -256,7 +257,7 @@ def test_gradients_are_those_of_this_process(student, dtype):
     )
     for given in [(x, w, unused), (x, w, torch.arange(2))]:
         expected = gradients(here("weigh"), *given, b=b)
-        found = gradients(Remote(student, "weigh"), *given, b=b)
+        found = gradients(RemoteFunction(student, "weigh"), *given, b=b)
         assert found[2] is None
         for one, other in zip(found, expected, strict=True):
             assert one is other or (one.dtype == other.dtype and torch.equal(one, other))
@@ -264,7 +265,7 @@ def test_gradients_are_those_of_this_process(student, dtype):
 
 def test_one_tensor_in_two_places_gets_both_gradients(student):
     found = []
-    for function in (Remote(student, "twice"), here("twice")):
+    for function in (RemoteFunction(student, "twice"), here("twice")):
         x = torch.arange(3.0, requires_grad=True)
         function(x, x).sum().backward()
         found.append(x.grad)
@@ -275,7 +276,8 @@ def test_the_judge_gets_the_same_gradients(student):
     case = Case("one", {"x": np.arange(6.0).reshape(2, 3), "w": np.ones((3, 4)), "unused": 1})
     spec = Spec("weigh", "", ("x", "w", "unused"), None, lambda seed: [case], [])
     found, expected = (
-        Run(spec, f).gradients(case, ["x", "w"]) for f in (Remote(student, "weigh"), here("weigh"))
+        Run(spec, f).gradients(case, ["x", "w"])
+        for f in (RemoteFunction(student, "weigh"), here("weigh"))
     )
     assert all(np.array_equal(found[name], expected[name]) for name in ("x", "w"))
 
@@ -284,15 +286,15 @@ def test_the_judge_gets_the_same_gradients(student):
     ("detached", "does not require grad"), ("fill_leaf", "leaf Variable"),
 ])  # fmt: skip
 def test_what_has_no_gradients_says_what_it_says_here(student, name, text):
-    for function in (Remote(student, name), here(name)):
+    for function in (RemoteFunction(student, name), here(name)):
         with pytest.raises(RuntimeError, match=text):
             gradients(function, torch.ones(2))
-    assert Remote(student, "echo")(1) == 1  # and it goes on
+    assert RemoteFunction(student, "echo")(1) == 1  # and it goes on
 
 
 def test_gradients_are_those_of_one_tensor(student):
     with pytest.raises(TypeError, match="expected a tensor, got a list"):
-        gradients(Remote(student, "both"), torch.ones(2))
+        gradients(RemoteFunction(student, "both"), torch.ones(2))
 
 
 # -------------------------------------------------------------------------- exceptions and answers
@@ -335,7 +337,7 @@ def test_a_deep_recursion_is_an_exception(student):
 @pytest.mark.parametrize("name", ["absent", "torch.nn", "__doc__"])
 def test_a_function_that_is_not_there_is_named(student, name):
     with pytest.raises(NameError, match=f"no function `{name}`"):
-        Remote(student, name)(1)
+        RemoteFunction(student, name)(1)
 
 
 GIVEN = {
@@ -475,13 +477,15 @@ def test_what_is_forbidden_ends_the_submission_by_whatever_name():
         assert tried.pop("softmax") == "allowed"
         assert set(tried.values()) == {"Forbidden"}
         x = torch.arange(3.0, requires_grad=True)
-        Remote(student, "square")(x).sum().backward()  # the grader itself may take gradients
+        RemoteFunction(student, "square")(
+            x
+        ).sum().backward()  # the grader itself may take gradients
         assert x.grad.tolist() == [0.0, 2.0, 4.0]
         with pytest.raises(Ended, match="forbidden") as ended:
-            Remote(student, "use")(torch.ones(1, 2, 4))
+            RemoteFunction(student, "use")(torch.ones(1, 2, 4))
         assert ended.value.text == "F.scaled_dot_product_attention is not allowed in this task"
         with pytest.raises(Ended, match="forbidden"):  # it stays ended
-            Remote(student, "square")(x)
+            RemoteFunction(student, "square")(x)
 
 
 DERIVED = """
@@ -636,7 +640,7 @@ def test_what_is_no_answer_ends_the_session(talker, monkeypatch, name):
     student = talker(f"hear()\n{body}")
     for _ in range(2):
         with pytest.raises(Ended) as ended:
-            Remote(student, "f")(torch.ones(2))
+            RemoteFunction(student, "f")(torch.ones(2))
         assert ended.value.flag == flag, ended.value.text
     assert len(ended.value.text) <= ours.TEXT
 
@@ -649,7 +653,7 @@ def test_what_is_no_answer_ends_the_session(talker, monkeypatch, name):
 ])  # fmt: skip
 def test_a_reported_exception_is_never_another_thing(talker, said):
     with pytest.raises(StudentError) as caught:
-        Remote(talker(f"hear(); say({said}); time.sleep(60)"), "f")(1)
+        RemoteFunction(talker(f"hear(); say({said}); time.sleep(60)"), "f")(1)
     assert str(caught.value).isprintable()
 
 
@@ -675,7 +679,7 @@ def test_a_change_of_what_was_not_given_ends_the_session(talker, name):
     numbers = ", bytes(8)" if "tensor" in CHANGES[name] else ""
     x = torch.ones(1, dtype=torch.float64)
     with pytest.raises(Ended, match="garbled"):
-        Remote(talker(f"hear(); say(['answer', 1, {CHANGES[name]}]{numbers})"), "f")(x, 1)
+        RemoteFunction(talker(f"hear(); say(['answer', 1, {CHANGES[name]}]{numbers})"), "f")(x, 1)
     assert x.tolist() == [1.0]
 
 
@@ -686,7 +690,7 @@ def test_gradients_of_another_form_end_the_session(talker, gradients, numbers):
     answer = f"say(['answer', {TENSOR}, {{'dict': {{}}}}], bytes(8))"
     student = talker(f"hear(); {answer}; hear()\n"
                      f"say(['answer', {gradients}, {{'dict': {{}}}}], bytes({numbers}))")  # fmt: skip
-    answer = Remote(student, "f")(torch.ones(2, requires_grad=True))
+    answer = RemoteFunction(student, "f")(torch.ones(2, requires_grad=True))
     with pytest.raises(Ended, match="garbled"):
         answer.sum().backward()
 
@@ -819,9 +823,9 @@ def test_what_ends_the_process_is_flagged(attack, limits, flag):
     source = REPLY_PIPE + "import ctypes, signal, time\n"
     source += f"def f(x, bad=False):\n  if bad:\n    {attack}\n  return x"
     with JailSession(source, limits=limits) as student:
-        assert Remote(student, "f")(1) == 1
+        assert RemoteFunction(student, "f")(1) == 1
         with pytest.raises(Ended) as ended:
-            Remote(student, "f")(1, bad=True)
+            RemoteFunction(student, "f")(1, bad=True)
         assert ended.value.flag == flag, ended.value.text
 
 
@@ -848,7 +852,7 @@ def test_threads_and_patches_and_prints_stay_in_the_jail():
     before = torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal
     with JailSession(THREADS, limits=SMALL) as student:
         x = torch.ones(2)
-        assert Remote(student, "f")(x).tolist() == [0.0, 0.0]
+        assert RemoteFunction(student, "f")(x).tolist() == [0.0, 0.0]
     assert (torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal) == before
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
-
-from ...reader.saved_parts import replace_whole
 
 __all__ = ["Marks", "PartMarks"]
 
@@ -95,8 +92,3 @@ def _tuples(said: dict[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
     }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file for others to read, whole or not at all: meanwhile they find the old one."""
-    replace_whole(path, text.encode(), mode=0o644)

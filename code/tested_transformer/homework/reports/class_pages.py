@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 
+from ..marking.files import file_stem
 from ..marking.marks import Marks
-from ..marking.results import (
+from ..marking.points import (
     NOT_MARKED,
     Manual,
     by_flag,
-    file_stem,
     is_changed,
     is_complete,
     points_of,
@@ -21,8 +21,9 @@ from ..marking.results import (
     total,
 )
 from ..tasks import Assignment, Hunt, Written
+from ..words import count
 from .feedback import OF_FILE, OF_PART, nothing_read
-from .page import bar, code, count, identity, items, of_points, page, points, prose, said, table
+from .page import bar, code, identity, items, of_points, page, points, prose, said, table
 
 VERDICTS = ("right", "wrong", "not written", "not found", "stopped", "forbidden")
 MOST_COLUMNS = 12

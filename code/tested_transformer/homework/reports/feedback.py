@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..marking.marks import Marks, PartMarks
-from ..marking.results import (
+from ..marking.points import (
     NOT_MARKED,
     Manual,
     is_changed,
@@ -17,19 +17,8 @@ from ..marking.results import (
     total,
 )
 from ..tasks import Assignment, Hunt, Task, Written
-from .page import (
-    code,
-    count,
-    identity,
-    items,
-    of_points,
-    page,
-    points,
-    prose,
-    said,
-    table,
-    without_paths,
-)
+from ..words import count
+from .page import code, identity, items, of_points, page, points, prose, said, table, without_paths
 
 VERDICTS = {  # sign, words, color
     "right": ("✓", "Right", "right"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ..marking.results import plain_number
+from ..words import plain_number
 
 # Even if a text got through unescaped, a browser would run and load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -6,7 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterator
 
-from .reading import compile_text, statement_text
+from .definitions import compile_text, statement_text
 
 UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read without being written
 

@@ -6,7 +6,7 @@ import torch
 
 from ...data import EOS, PAD
 from ...functional.masks import causal_mask, combine_masks
-from ...models.transformer import finish, position_ids
+from ...models.transformer import final_norm, position_ids
 from ..judge import Mutant
 
 # --- Temperature ----------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ class Remembering:
         if self.memory is None:
             for layer, kept in zip(model.layers, self.cache.layers, strict=True):
                 x = layer(x, mask=mask, cache=kept.own)[0]
-            x = finish(model.norm, x, None)
+            x = final_norm(model.norm, x, None)
         else:
             x = model.decoder(x, self.memory, mask=mask, memory_mask=self.visible, causal=False,
                               cache=self.cache)  # fmt: skip

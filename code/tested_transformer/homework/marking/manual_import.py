@@ -16,7 +16,8 @@ from typing import Any
 
 from ...errors import argument_error
 from ..tasks import Assignment
-from .results import COMMENT, NO_PARTS, Manual, guarded, without_empty
+from .points import Manual, without_empty
+from .tables import COMMENT, NO_PARTS, guarded
 
 TAKE_BACK = "unmarked"  # in a cell
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5

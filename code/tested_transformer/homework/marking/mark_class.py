@@ -21,10 +21,10 @@ from ..jail.bubblewrap import PACKAGE, JailError, Limits
 from ..jail.session import JailSession
 from ..submissions.finding import Submission, find_submissions
 from ..tasks import Assignment
-from .mark import mark
-from .marks import Marks, from_json, write_whole
-from .results import file_stem
-from .stopping import Stop, begin_worker
+from .files import file_stem, write_whole
+from .interrupts import Stop, begin_worker
+from .mark_submission import mark
+from .marks import Marks, from_json
 
 __all__ = ["grade"]
 

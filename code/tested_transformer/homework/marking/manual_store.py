@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ...errors import argument_error
 from ..tasks import Assignment, Written
-from .marks import Marks, write_whole
-from .results import Manual, is_replaced, without_empty
+from .files import write_whole
+from .marks import Marks
+from .points import Manual, is_replaced, without_empty
 
 KEPT = "manual.json"
 SHOWN = "shown.json"  # digests of the answers that answers.html showed last
