@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -31,10 +32,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chromium import FLAGS, MISSING, find_chromium
+from tested_transformer.homework import submissions
 from tested_transformer.homework.marking.files import page_name
 from tested_transformer.homework.marking.marks import PartMarks
 from tested_transformer.homework.marking.points import Manual
-from tested_transformer.homework.reports.class_pages import class_summary, histogram, written_page
+from tested_transformer.homework.reports.answers import answers_page
+from tested_transformer.homework.reports.class_summary import class_summary, histogram
 from tested_transformer.homework.reports.feedback import (
     OF_FILE,
     OF_PART,
@@ -84,9 +87,9 @@ def seen(text: str) -> str:
 
 EVERY_PAGE = {
     **{f"feedback {one.id}": feedback_page(ASSIGNMENT, one, BY_HAND) for one in CLASS},
-    "written": written_page(ASSIGNMENT, CLASS),
+    "written": answers_page(ASSIGNMENT, CLASS),
     "class": class_summary(ASSIGNMENT, CLASS, BY_HAND),
-    "written, nobody": written_page(ASSIGNMENT, []),
+    "written, nobody": answers_page(ASSIGNMENT, []),
     "class, nobody": class_summary(ASSIGNMENT, []),
 }
 each_page = pytest.mark.parametrize("text", EVERY_PAGE.values(), ids=EVERY_PAGE)
@@ -149,7 +152,7 @@ def hostile():
     )
 
 
-@pytest.mark.parametrize("make", [feedback_page, written_page, class_summary])
+@pytest.mark.parametrize("make", [feedback_page, answers_page, class_summary])
 def test_what_is_typed_stays_text(make):
     one = hostile()
     page = Page(make(ASSIGNMENT, one if make is feedback_page else [one, CLASS[0]]))
@@ -157,6 +160,10 @@ def test_what_is_typed_stays_text(make):
     assert not [name for name, _ in page.found if name.startswith("on")]
     assert '<script>alert("1")</script>' in page.text
     assert page.tags.count("style") == page.tags.count("main") == 1
+
+
+def test_code_in_a_sentence_is_set_as_code_and_a_tag_in_it_stays_text():
+    assert prose("use `a<b>` & `c`") == "use <code>a&lt;b&gt;</code> &amp; <code>c</code>"
 
 
 def test_what_no_file_should_hold_is_replaced():
@@ -252,6 +259,16 @@ def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
         with open(module.__file__, encoding="utf-8") as file:
             given |= set(re.findall(r'Refused\(\s*"([^"]+)"', file.read()))
     assert {"unreadable", "empty"} <= given <= UNREAD <= set(OF_FILE)
+
+
+def test_every_text_is_for_a_flag_that_something_gives():
+    """The grader's folders hold every flag as a literal, or as the end of one."""
+    folder = Path(submissions.__file__).parents[1]
+    files = [
+        file for name in ("submissions", "jail", "marking") for file in (folder / name).glob("*.py")
+    ]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert [flag for flag in (*OF_FILE, *OF_PART) if not re.search(f'[" ]{flag}"', code)] == []
 
 
 def test_an_unknown_flag_and_an_unknown_verdict_are_shown_as_they_are():
@@ -361,7 +378,7 @@ def test_what_is_no_path_is_left(text):
 
 
 def test_answers_question_by_question_with_the_rubric():
-    text = written_page(ASSIGNMENT, CLASS[::-1])
+    text = answers_page(ASSIGNMENT, CLASS[::-1])
     for line in RUBRIC.split("\n"):
         assert line in text
     heads = [text.index(f'<h4><span class="id">{name}</span></h4>') for name in ("s01", "s02")]
@@ -371,7 +388,7 @@ def test_answers_question_by_question_with_the_rubric():
     assert f'<article class="answer" id="{WHY}--{page_name("s06/hw09")[:-5]}">' in text
     assert re.findall(r"No answer was found:((?: s0\d)*)", seen(text)) == [" s04", " s02 s04"]
     assert text.count('<article class="answer"') == 2 * 6 - 3
-    assert text == written_page(ASSIGNMENT, CLASS)
+    assert text == answers_page(ASSIGNMENT, CLASS)
 
 
 @pytest.mark.parametrize(
@@ -385,9 +402,9 @@ def test_answers_question_by_question_with_the_rubric():
     ],
 )
 def test_what_was_handed_out_above_an_answer_is_not_shown(typed, shown):
-    text = written_page(ASSIGNMENT, [marks("s01", written={WHY: typed})])
+    text = answers_page(ASSIGNMENT, [marks("s01", written={WHY: typed})])
     assert f'<pre dir="auto">\n{shown}</pre>' in text
-    only = written_page(ASSIGNMENT, [marks("s01", written={WHY: "**What you found.**\n"})])
+    only = answers_page(ASSIGNMENT, [marks("s01", written={WHY: "**What you found.**\n"})])
     assert "<article" not in only
 
 
@@ -396,7 +413,7 @@ def test_each_points_of_a_rubric_begin_a_line():
         "1 point: x is 1 (half a point for y). 2 points: z, of 3 points in the plane. 1\npoint: w."
     )
     why = replace(ASSIGNMENT.written[0], rubric=rubric)
-    text = written_page(replace(ASSIGNMENT, parts=(why,)), CLASS)
+    text = answers_page(replace(ASSIGNMENT, parts=(why,)), CLASS)
     shown = re.search(r'<p class="lines">(.*?)</p>', text, re.DOTALL)[1]
     assert shown == (
         "1 point: x is 1 (half a point for y).\n2 points: z, of 3 points in the plane. 1\npoint: w."
@@ -407,17 +424,17 @@ def test_the_code_of_an_experiment_stands_beside_its_words():
     typed = "for n in (1, 2):\n    print(n <  2)"
     one = marks("s01", experiments={FOUND: typed})
     shown = "<details><summary>Code, 2 lines</summary>\n<pre>\nfor n in (1, 2):\n    print(n &lt;  2)</pre>"
-    text = written_page(ASSIGNMENT, [one])
+    text = answers_page(ASSIGNMENT, [one])
     assert text.count(shown) == text.count("<details>") == 1
     assert text.index("At d = 64") < text.index(shown)
-    alone = written_page(ASSIGNMENT, [replace(one, written={})])
+    alone = answers_page(ASSIGNMENT, [replace(one, written={})])
     assert seen(alone).count("code alone") == 1
     assert "No answer in words. Code, 2 lines" in seen(alone)
     assert seen(alone).endswith("No answer was found: s01")
 
 
 def test_answers_say_how_they_are_to_be_read():
-    text = seen(written_page(ASSIGNMENT, CLASS))
+    text = seen(answers_page(ASSIGNMENT, CLASS))
     assert "leave empty what is not marked yet, and write 0 where there is no answer." in text
     assert "as they were typed, formulas too" in text
     assert "run none of its cells" in text
@@ -428,7 +445,7 @@ def test_an_id_may_break_and_is_one_line_otherwise():
     broken = "Jörg Müller_<wbr>1002_<wbr>assignsubmission_<wbr>file_<wbr>/<wbr>hw03"
     one = marks(name, flags=("encoding",))
     for text in (
-        written_page(ASSIGNMENT, [one]), class_summary(ASSIGNMENT, [one]), feedback_page(ASSIGNMENT, one)
+        answers_page(ASSIGNMENT, [one]), class_summary(ASSIGNMENT, [one]), feedback_page(ASSIGNMENT, one)
     ):  # fmt: skip
         assert f'<span class="id">{broken}</span>' in text
         assert name in seen(text)
@@ -546,7 +563,7 @@ SHOWN = {
         marks(LONG, notes=(LONG,), parts={**RIGHT, ROWS: replace(WRONG_AXIS, got=LONG, why=LONG)}),
     ),
     "class": class_summary(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, flags=(LONG,))], BY_HAND),
-    "written": written_page(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, written={WHY: LONG})]),
+    "written": answers_page(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, written={WHY: LONG})]),
 }
 CONTRAST = """() => {
   const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
@@ -605,7 +622,7 @@ AWKWARD_CLASS = [replace(one, id=name) for name, one in zip(AWKWARD, CLASS[:3], 
 NOT_CUT_OFF = {
     "feedback": feedback_page(ASSIGNMENT, AWKWARD_CLASS[1], BY_HAND),
     "class": class_summary(ASSIGNMENT, AWKWARD_CLASS),
-    "written": written_page(ASSIGNMENT, AWKWARD_CLASS),
+    "written": answers_page(ASSIGNMENT, AWKWARD_CLASS),
 }
 CUT_OFF = """() => [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth)
   .map(e => e.getAttribute('aria-label'))"""

@@ -15,7 +15,8 @@ from ..marking.points import NOT_MARKED, Manual
 from ..marking.tables import grades_csv, written_csv
 from ..tasks import Assignment
 from ..words import count
-from .class_pages import class_summary, written_page
+from .answers import answers_page
+from .class_summary import class_summary
 from .feedback import feedback_page
 
 
@@ -32,7 +33,7 @@ def write_reports(
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
     yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
-    answers = written_page(assignment, marks, manual)
+    answers = answers_page(assignment, marks, manual)
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
