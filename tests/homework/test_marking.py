@@ -316,7 +316,7 @@ def test_a_failure_of_ours_is_not_kept(tmp_path):
         (Marks("s01", "hw01", one.digest), True),
         (mark_class.failed(one, "hw01", "why"), False),
     ):
-        write_whole(mark_class._place(tmp_path, "s01"), marks.to_json())
+        write_whole(mark_class._marks_file(tmp_path, "s01"), marks.to_json())
         assert (mark_class._kept(tmp_path, one, "") is not None) == found
 
 

@@ -43,8 +43,10 @@ class NotAllowed:
         return False
 
     def __repr__(self) -> str:
-        said = f"✗ {self.name}: `{self.used}` is not allowed here, and the grader gives no points."
-        return f"{said} Without that:\n{self.verdict!r}"
+        sentence = (
+            f"✗ {self.name}: `{self.used}` is not allowed here, and the grader gives no points."
+        )
+        return f"{sentence} Without that:\n{self.verdict!r}"
 
 
 def _code_of(name: str, function: Any) -> str:

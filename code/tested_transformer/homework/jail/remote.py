@@ -59,13 +59,13 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor):
         """The gradients by the tensors that asked for one."""
         remote, arguments, named, names = ctx.call
-        found = remote.session.gradients(remote.function, arguments, named, names, gradient)
+        gradients = remote.session.gradients(remote.function, arguments, named, names, gradient)
         every = tensors_in(arguments, named)
-        if not isinstance(found, list) or len(found) != len(names):
+        if not isinstance(gradients, list) or len(gradients) != len(names):
             raise Ended("garbled", "not one gradient for each argument")
-        for name, value in zip(names, found, strict=True):
+        for name, value in zip(names, gradients, strict=True):
             if value is not None and (
                 not isinstance(value, Tensor) or value.shape != every[name].shape
             ):
                 raise Ended("garbled", "a gradient of another shape")
-        return (None, None, None, None, *found)
+        return (None, None, None, None, *gradients)

@@ -84,11 +84,11 @@ def every_flag(assignment: Assignment, marks: Marks, manual: Manual) -> tuple[st
 
 def by_flag(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> dict[str, list[str]]:
     """Every flag that there is, in order, with the ids that have it."""
-    found: dict[str, list[str]] = {}
+    ids: dict[str, list[str]] = {}
     for one in marks:
         for flag in dict.fromkeys(every_flag(assignment, one, manual)):
-            found.setdefault(flag, []).append(one.id)
-    return dict(sorted(found.items()))
+            ids.setdefault(flag, []).append(one.id)
+    return dict(sorted(ids.items()))
 
 
 def same_file(marks: Sequence[Marks]) -> dict[str, list[str]]:
@@ -105,5 +105,5 @@ def same_file(marks: Sequence[Marks]) -> dict[str, list[str]]:
 
 def is_replaced(part: Task | Hunt, marks: Marks, manual: Manual) -> bool:
     """Whether a person gave other points than the grader: a copy of its own table replaces nothing."""
-    by_hand, found = (points_of(part, marks, which) for which in (manual, NOT_MARKED))
-    return plain_number(by_hand) != plain_number(found)
+    by_hand, by_grader = (points_of(part, marks, which) for which in (manual, NOT_MARKED))
+    return plain_number(by_hand) != plain_number(by_grader)

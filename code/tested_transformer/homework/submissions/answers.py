@@ -16,7 +16,7 @@ FENCE = re.compile(r" {0,3}(```|~~~)")
 
 def written_answers(cells: list[Any]) -> dict[str, str]:
     """The markdown of a notebook: by nbgrader's id where there is one, else by the heading above."""
-    found: dict[str, list[str]] = {}
+    parts_by_name: dict[str, list[str]] = {}
     heading = ""
     for cell in cells:
         text = cell_text(cell)
@@ -31,8 +31,8 @@ def written_answers(cells: list[Any]) -> dict[str, str]:
         if name is not None:  # one answer as a whole, or with no name the words of a question
             sections = [(name, [text])] if name else []
         for title, lines in sections:
-            found.setdefault(title, []).append("\n".join(lines).strip())
-    joined = {name: "\n\n".join(filter(None, parts)) for name, parts in found.items()}
+            parts_by_name.setdefault(title, []).append("\n".join(lines).strip())
+    joined = {name: "\n\n".join(filter(None, parts)) for name, parts in parts_by_name.items()}
     return {name: text for name, text in joined.items() if text}
 
 

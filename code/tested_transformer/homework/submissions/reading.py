@@ -93,6 +93,6 @@ def defined_names(source: Source) -> set[str]:
 
 def is_stub(source: Source, function: str) -> bool:
     """Whether a function is still as it was handed out: nothing in it but a docstring, `...` or `pass`."""
-    found = [node for node in compile_text(source.code).body
+    definitions = [node for node in compile_text(source.code).body
              if isinstance(node, ast.FunctionDef) and node.name == function]  # fmt: skip
-    return bool(found) and all(is_nothing(statement) for statement in found[-1].body)
+    return bool(definitions) and all(is_nothing(statement) for statement in definitions[-1].body)

@@ -78,13 +78,13 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
     if isinstance(statement, ast.ImportFrom):
         every = statement.module == "__future__" or statement.names[0].name == "*"
         return {"*"} if every else set()
-    found = set()
+    changed = set()
     for node in _executed(statement):
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-            found.add(_owner(node))
+            changed.add(_owner(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            found |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
-    return found
+            changed |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
+    return changed
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
