@@ -19,7 +19,7 @@ def trouble():
     tried = subprocess.run(
         ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True
     )
-    return f"bubblewrap can not make a jail here: {tried.stderr[:99]}" if tried.returncode else ""
+    return f"bubblewrap cannot make a jail here: {tried.stderr[:99]}" if tried.returncode else ""
 
 
 WHY = trouble()

@@ -84,7 +84,7 @@ def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> Hunt
 
     What the test raises is its verdict on the implementation: nothing of it is raised here.
 
-    Raises: TypeError if the test can not be called.
+    Raises: TypeError if the test cannot be called.
     """
     if not callable(test):
         raise argument_error(TypeError, "test", type(test).__name__, "a function")

@@ -20,7 +20,7 @@ def check(name: str, function: Any) -> Verdict | HuntVerdict | NotAllowed:
 
     Never raises for what the function does.
 
-    Raises: TypeError if `name` is no string or `function` can not be called; ValueError if no part of
+    Raises: TypeError if `name` is no string or `function` cannot be called; ValueError if no part of
         the homework has that name.
     """
     asked = part(name)
@@ -50,7 +50,7 @@ class NotAllowed:
 
 
 def _code_of(name: str, function: Any) -> str:
-    """The source of a function and of all that it uses; "" if it can not be found."""
+    """The source of a function and of all that it uses; "" if it cannot be found."""
     try:
         return source_of(name, function)
     except Exception:  # a lambda, a class from elsewhere: the grader will look at the notebook

@@ -47,7 +47,7 @@ def pack(value: Any) -> bytes:
     try:
         text = json.dumps(_to_json(value, numbers)).encode()
     except (RecursionError, OverflowError, RuntimeError) as error:
-        raise NotSendable(f"a value that can not be written: {error}") from None
+        raise NotSendable(f"a value that cannot be written: {error}") from None
     size = sum(map(len, numbers))
     if len(text) > MOST_JSON or size > MOST_NUMBERS:
         raise TooLarge(f"{len(text)} bytes of text and {size} of numbers")

@@ -113,7 +113,7 @@ def _guard(name: str) -> Any:
 def set_limits(limits: dict[str, int]) -> None:
     """Limit this process, on top of what it took so far: torch alone takes a lot.
 
-    A limit, once set, can not be raised again. macOS and Windows, where there is no jail either, have none.
+    A limit, once set, cannot be raised again. macOS and Windows, where there is no jail either, have none.
     """
     if sys.platform != "linux":
         return
@@ -186,7 +186,7 @@ class Worker:
         return self.wire.read(self.requests)
 
     def packed(self, reply: list) -> bytes:
-        """The reply as a frame, or why it can not be one."""
+        """The reply as a frame, or why it cannot be one."""
         try:
             return self.wire.pack(reply)
         except self.wire.TooLarge as error:

@@ -22,7 +22,7 @@ ByPart = Mapping[str, Mapping[str, str]]
 def kept_manual(out: str | Path) -> Manual:
     """The points that earlier runs were given.
 
-    Raises: ValueError if what was kept can not be read.
+    Raises: ValueError if what was kept cannot be read.
     """
     path = Path(out) / KEPT
     try:
@@ -40,7 +40,7 @@ def keep_manual(
 
     They are for the answers that the page showed last: one that changed meanwhile is still to be marked.
 
-    Raises: ValueError if what was kept can not be read.
+    Raises: ValueError if what was kept cannot be read.
     """
     kept, shown = kept_manual(out), _read(Path(out) / SHOWN)
     manual = merged(kept, given, assignment, marks, shown)

@@ -53,11 +53,10 @@ def grade(
     """
     if jobs < 1:
         raise argument_error(ValueError, "jobs", jobs, "1 or more")
-    limits = limits or Limits()
     submissions = find_submissions(path)
     if not submissions:
         raise argument_error(ValueError, "submissions", f"{path}, without a notebook", "notebooks")
-    bare = without_jail_for_my_own_code
+    limits, bare = limits or Limits(), without_jail_for_my_own_code
     with JailSession("", limits=limits, without_jail_for_my_own_code=bare):
         pass  # a machine without a jail says so before the first submission
     folder = Path(out)

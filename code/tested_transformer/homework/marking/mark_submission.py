@@ -67,11 +67,7 @@ def mark(
         notes=tuple(_notes(source, assignment)),
         parts=parts,
         written=_written(source, assignment),
-        experiments={
-            part.name: source.beside[part.name]
-            for part in assignment.written
-            if part.kind == "experiment" and part.name in source.beside
-        },
+        experiments=_experiments(source, assignment),
         key=key,
     )
 
@@ -80,6 +76,12 @@ def _written(source: Source, assignment: Assignment) -> dict[str, str]:
     """The answers in words, without those that are still as they were handed out."""
     answers = {part.name: source.answers.get(part.name, "") for part in assignment.written}
     return {name: text for name, text in answers.items() if is_written(text)}
+
+
+def _experiments(source: Source, assignment: Assignment) -> dict[str, str]:
+    """The code that was written for the experiments."""
+    names = [part.name for part in assignment.written if part.kind == "experiment"]
+    return {name: source.beside[name] for name in names if name in source.beside}
 
 
 def is_written(answer: str) -> bool:

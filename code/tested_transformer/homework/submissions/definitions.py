@@ -61,7 +61,7 @@ def gathered_definitions(cells: list[Any]) -> tuple[str, tuple[CellProblem, ...]
 
 
 def _definitions(text: str) -> tuple[list[str], list[str]]:
-    """The text of each definition in a cell, and a message for each that can not be kept.
+    """The text of each definition in a cell, and a message for each that cannot be kept.
 
     Raises:
         SyntaxError: the cell is not Python, or has what no module may have.

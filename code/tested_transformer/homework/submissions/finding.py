@@ -70,7 +70,7 @@ class Budget:
         """All of a stream, never trusting a size that its header claims.
 
         Raises:
-            Refused: it holds more than `most` bytes, or can not be read.
+            Refused: it holds more than `most` bytes, or cannot be read.
             OverBudget: it holds more than the budget has left.
         """
         try:
@@ -111,7 +111,7 @@ class Submission:
 
 
 def find_submissions(path: str | Path) -> list[Submission]:
-    """Every notebook in a folder or zip, sorted by id; what can not be read is listed with a flag.
+    """Every notebook in a folder or zip, sorted by id; what cannot be read is listed with a flag.
 
     Folders and zips may be nested. Files that are neither notebook nor archive are passed over,
     and so is what macOS and Jupyter leave behind. Nothing is unpacked to disk, and no symbolic
@@ -120,7 +120,7 @@ def find_submissions(path: str | Path) -> list[Submission]:
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        ValueError: `path` is neither folder, zip nor notebook, or the whole zip can not be read.
+        ValueError: `path` is neither folder, zip nor notebook, or the whole zip cannot be read.
     """
     root = Path(os.path.realpath(path))
     if not root.exists():
@@ -199,7 +199,7 @@ def _in_stream(
         return [Submission(path, file, inside, hashlib.sha256(data).hexdigest())]
     if len(inside) > MAX_DEPTH:
         raise Refused("unreadable", f"More than {MAX_DEPTH} zips lie in one another.")
-    if inside:  # a compressed stream can not be searched: unpack it first
+    if inside:  # a compressed stream cannot be searched: unpack it first
         stream, budget = io.BytesIO(budget.read(stream, MAX_ZIP)), budget.inner()
     submissions = _in_zip(stream, f"{path}/", file, inside, budget)
     if not submissions:
@@ -256,7 +256,7 @@ def _with_ids(submissions: list[Submission]) -> list[Submission]:
         name = short = _short(one.id)
         if counts[short] > 1:
             name = full = _printable(one.id)
-            while used[name]:  # names that differ only in what can not be printed
+            while used[name]:  # names that differ only in what cannot be printed
                 name = f"{full}~{used[full]}"
                 used[full] += 1
         used[name] += 1
@@ -286,7 +286,7 @@ def writable(text: str) -> str:
 
 def _why(error: OSError) -> str:
     """What the system says, without the path: students read it."""
-    return f"The file can not be opened: {error.strerror or type(error).__name__}."
+    return f"The file cannot be opened: {error.strerror or type(error).__name__}."
 
 
 def _open(file: Path) -> BinaryIO:

@@ -16,7 +16,7 @@ def needed_for(code: str, function: str) -> str:
 
     Whatever else the notebook holds, an experiment of minutes or a line that fails, stays out, even if
     it has a variable called as a local one of the function. If a statement reads names in a way that
-    can not be seen, nothing is left out.
+    cannot be seen, nothing is left out.
 
     Raises: SyntaxError if the code is not Python, which no code read from a notebook is.
     """
