@@ -21,9 +21,14 @@ PUBLIC = {
         "hard_attention kernel_regression local_weights local_window location_scores "
         "predicted_centers reinforce_loss"
     ),
+    "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
-    "positions.relative": "relative_attention relative_distances RelativeAttention",
+    "positions.protocol": "PositionScheme",
+    "positions.relative": (
+        "relative_attention relative_distances RelativeAttention RelativePositions"
+    ),
+    "positions.rotary": "apply_rotary RotaryPositions",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.cache": "DecoderCache KeyValueCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
@@ -48,22 +53,22 @@ PUBLIC = {
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
-    "generation.decoding": "generate Generated",
-    "generation.decoding_state": "Continuation Session Translation",
+    "generation.generate": "generate Generated",
+    "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.conventions": "compare_libraries",
     "analysis.counts": (
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
+    "analysis.describe_mask": "describe_mask",
     "analysis.mistakes": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",
     "specs.judge": "judge",
-    "exercises": "check",
-    "reader.own_model": "load_parts Parts",
+    "reader.check": "check",
+    "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",
-    "plotting.describe": "describe_mask",
 }  # fmt: skip
 HOME = {name: module for module, names in PUBLIC.items() for name in names.split()}
 

@@ -11,7 +11,9 @@ from torch import nn
 
 from tested_transformer import (
     LearnedPositions,
+    PositionScheme,
     RelativeAttention,
+    RelativePositions,
     SegmentedEmbedding,
     SinusoidalPositions,
     attention,
@@ -175,6 +177,37 @@ def test_whispers_table(d_model):
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
+# --- The protocol ---------------------------------------------------------------------------------
+
+
+def test_a_scheme_that_overrides_nothing_does_nothing():
+    scheme, position_ids = PositionScheme(), torch.arange(3)
+    x, query, key = normal((2, 3, 4), (2, 4, 3, 5), (2, 2, 3, 5))
+    assert scheme.embed(x, position_ids) is x
+    rotated = scheme.rotate(query, key, position_ids)
+    assert rotated[0] is query
+    assert rotated[1] is key
+    assert scheme.bias(position_ids, position_ids) is None
+    assert scheme.slopes(x) is None
+
+
+@pytest.mark.parametrize("scheme", [SinusoidalPositions(4), LearnedPositions(9, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_absolute_schemes_add_their_vectors_to_the_embeddings(scheme, dtype):
+    """One row of position IDs for all sequences, or a row for each; x keeps its dtype."""
+    (x,) = normal((2, 3, 4), dtype=dtype)
+    for position_ids in (torch.tensor([5, 0, 2]), torch.tensor([[0, 1, 2], [0, 0, 7]])):
+        embedded = scheme.embed(x, position_ids)
+        assert embedded.dtype == dtype
+        vectors = scheme(position_ids).to(dtype)
+        for b in range(2):
+            row = vectors[b] if position_ids.ndim == 2 else vectors
+            torch.testing.assert_close(embedded[b], x[b] + row, rtol=0, atol=0)
+    query, key = normal((2, 4, 3, 5), (2, 2, 3, 5))
+    assert scheme.rotate(query, key, torch.arange(3)) == (query, key)
+    assert scheme.bias(torch.arange(3), torch.arange(3)) is None
+
+
 # --- Tables ---------------------------------------------------------------------------------------
 
 
@@ -330,6 +363,20 @@ def test_relative_attention_moves_with_the_text():
     torch.testing.assert_close(moved, relative_attention(q, k, v, a, b))
 
 
+def test_the_key_term_as_a_scheme():
+    """A bias of the queries and the distances; with position IDs, by these in place of the order."""
+    torch.manual_seed(0)
+    scheme, ids = RelativePositions(4, 2).double(), torch.arange(6)
+    q, k, v = normal((2, 3, 2, 4), (2, 3, 6, 4), (2, 3, 6, 5))
+    bias = scheme.bias(ids[4:], ids, q)
+    expected = relative_attention(q, k, v, scheme.key_table, causal=True)
+    torch.testing.assert_close(attention(q, k, v, bias=bias, causal=True), expected)
+    permuted = torch.tensor([[3, 0, 5, 1, 2, 4], [0, 1, 2, 3, 4, 5]])
+    for b in range(2):
+        own = scheme.bias(ids[4:], permuted, q)[b]
+        torch.testing.assert_close(own, bias[b][..., permuted[b]])
+
+
 # --- What one might try first ---------------------------------------------------------------------
 
 
@@ -376,10 +423,10 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: LearnedPositions(3, 4)(torch.arange(4)),
             ValueError,
-            ["positions", "got 3", "0 to 2", "3 rows"],
+            ["position_ids", "got 3", "0 to 2", "3 rows"],
         ),
-        (lambda: LearnedPositions(3, 4)(P - 1), ValueError, ["positions", "got -1"]),
-        (lambda: LearnedPositions(3, 4)(P.float()), TypeError, ["positions", "float32"]),
+        (lambda: LearnedPositions(3, 4)(P - 1), ValueError, ["position_ids", "got -1"]),
+        (lambda: LearnedPositions(3, 4)(P.float()), TypeError, ["position_ids", "float32"]),
         (lambda: SegmentedEmbedding(0, 4), ValueError, ["vocab_size"]),
         (lambda: SegmentedEmbedding(5, 4, padding_idx=5), ValueError, ["padding_idx", "below 5"]),
         (lambda: SegmentedEmbedding(5, 4, padding_idx=-1), ValueError, ["padding_idx"]),
@@ -400,7 +447,7 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: SegmentedEmbedding(5, 4, max_length=2)(P[None]),
             ValueError,
-            ["positions", "got 2"],
+            ["position_ids", "got 2"],
         ),
         (lambda: relative_distances(-1, 2, 1), ValueError, ["num_queries"]),
         (lambda: relative_distances(1, 2, -1), ValueError, ["max_distance"]),
@@ -413,6 +460,15 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (lambda: relative_attention(X, X.int(), X, T), TypeError, ["key", "int32"]),
         (lambda: relative_attention(X, X, X[:2], T), ValueError, ["value"]),
         (lambda: RelativeAttention(4, -1), ValueError, ["max_distance"]),
+        (lambda: RelativePositions(0, 1), ValueError, ["d_head"]),
+        (lambda: RelativePositions(4, -1), ValueError, ["max_distance"]),
+        (lambda: RelativePositions(4, 1).bias(P, P), TypeError, ["query", "NoneType"]),
+        (lambda: RelativePositions(4, 1).bias(P, P, X), ValueError, ["query", "4 axes"]),
+        (
+            lambda: RelativePositions(3, 1).bias(P, P, X[None, None]),
+            ValueError,
+            ["query", "(1, 1, 3, 4)", "3 features"],
+        ),
         (lambda: integer_positions(X), TypeError, ["positions", "float32"]),
         (lambda: unit_positions(P, 0), ValueError, ["length"]),
         (lambda: binary_positions(P, 1), ValueError, ["positions", "got 2", "0 to 1"]),

@@ -19,13 +19,13 @@ __all__ = ["SegmentedEmbedding"]
 
 
 class SegmentedEmbedding(nn.Module):
-    """BERT's input: token + segment + learned position, each a table's row, normalized, with dropout.
+    """BERT's input: token + segment + learned position embedding, normalized, with dropout.
 
     Parts `token`, `segment` (nn.Embedding), `position` (LearnedPositions), `norm` and `dropout`. The
-    row of padding_idx starts at zero and gets no gradient.
+    vector of padding_idx starts at zero and gets no gradient.
 
-    Shapes: tokens and segments (*batch, L), positions broadcastable to them -> (*batch, L, D).
-        Without segments all are segment 0; without positions they are 0 ... L - 1.
+    Shapes: tokens and segments (*batch, L), position_ids broadcastable to them -> (*batch, L, D).
+        Without segments all are segment 0; without position_ids they are 0 ... L - 1.
     Raises: TypeError or ValueError that name the argument.
     Source: Devlin et al. 2019, section 3, figure 2.
     """
@@ -65,7 +65,7 @@ class SegmentedEmbedding(nn.Module):
         self,
         tokens: Int[Tensor, "*batch L"],
         segments: Int[Tensor, "*batch L"] | None = None,
-        positions: Int[Tensor, "..."] | None = None,
+        position_ids: Int[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "*batch L D"]:
         """Look up, add, normalize."""
         check_indices("tokens", tokens, self.token.num_embeddings)
@@ -76,7 +76,7 @@ class SegmentedEmbedding(nn.Module):
         if segments.shape != tokens.shape:
             came, wanted = f"shape {shape_of(segments)}", f"that of tokens, {shape_of(tokens)}"
             raise argument_error(ValueError, "segments", came, wanted)
-        if positions is None:
-            positions = torch.arange(tokens.shape[-1], device=tokens.device)
-        x = self.token(tokens) + self.segment(segments) + self.position(positions)
+        if position_ids is None:
+            position_ids = torch.arange(tokens.shape[-1], device=tokens.device)
+        x = self.position.embed(self.token(tokens) + self.segment(segments), position_ids)
         return self.dropout(self.norm(x))

@@ -14,14 +14,15 @@ from ..errors import (
     check_count,
     check_integer_tensor,
 )
+from .protocol import PositionScheme
 
 __all__ = ["LearnedPositions"]
 
 
-class LearnedPositions(nn.Module):
-    """A table with one trained row a position, and no answer past its last row.
+class LearnedPositions(PositionScheme):
+    """One trained vector per position, and none past max_length; `embed` adds them.
 
-    The parameter `weight` (max_length, D) starts as small noise, of standard deviation 0.02.
+    The parameter `weight` (max_length, D) starts as noise of standard deviation 0.02.
 
     Shapes: (*batch, L) -> (*batch, L, D).
     Raises: TypeError or ValueError that name the argument; ValueError for a position below 0 or
@@ -35,10 +36,16 @@ class LearnedPositions(nn.Module):
         check_count("d_model", d_model)
         self.weight = nn.Parameter(torch.empty(max_length, d_model).normal_(std=0.02))
 
-    def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
-        """The rows of these positions."""
-        check_indices("positions", positions, len(self.weight))
-        return functional.embedding(positions, self.weight)
+    def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
+        """The vectors of these positions."""
+        check_indices("position_ids", position_ids, len(self.weight))
+        return functional.embedding(position_ids, self.weight)
+
+    def embed(
+        self, x: Float[Tensor, "B L D"], position_ids: Int[Tensor, "*ids L"]
+    ) -> Float[Tensor, "B L D"]:
+        """x + the vectors of its positions. Shapes: (B, L, D) -> (B, L, D)."""
+        return x + self(position_ids).to(x.dtype)
 
 
 def check_indices(argument: str, indices: Any, size: int) -> None:

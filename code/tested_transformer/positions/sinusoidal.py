@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import (
     argument_error,
@@ -12,6 +12,7 @@ from ..errors import (
     check_integer_tensor,
     check_positive,
 )
+from .protocol import PositionScheme
 
 __all__ = ["SinusoidalPositions", "shift_matrix", "sinusoidal_positions"]
 
@@ -102,8 +103,8 @@ def shift_matrix(
     return turn.to(dtype)
 
 
-class SinusoidalPositions(nn.Module):
-    """`sinusoidal_positions` as a layer without parameters; its dtype is the module's.
+class SinusoidalPositions(PositionScheme):
+    """`sinusoidal_positions` as a layer without parameters; `embed` adds them. Its dtype is the module's.
 
     Shapes: (*batch, L) -> (*batch, L, D).
     Raises: TypeError or ValueError that name the argument.
@@ -116,11 +117,17 @@ class SinusoidalPositions(nn.Module):
         self.d_model, self.base, self.layout = d_model, base, check_layout(layout)
         self.register_buffer("like", torch.empty(0), persistent=False)  # follows .to(dtype)
 
-    def forward(self, positions: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
+    def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
         """The vectors of these positions."""
         return sinusoidal_positions(
-            positions, self.d_model, base=self.base, layout=self.layout, dtype=self.like.dtype
+            position_ids, self.d_model, base=self.base, layout=self.layout, dtype=self.like.dtype
         )
+
+    def embed(
+        self, x: Float[Tensor, "B L D"], position_ids: Int[Tensor, "*ids L"]
+    ) -> Float[Tensor, "B L D"]:
+        """x + the vectors of its positions. Shapes: (B, L, D) -> (B, L, D)."""
+        return x + self(position_ids).to(x.dtype)
 
 
 # --- Checks ---------------------------------------------------------------------------------------
