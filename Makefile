@@ -9,7 +9,7 @@ BIN := $(VENV)/Scripts
 else
 BIN := $(VENV)/bin
 endif
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+INSTALL := $(BIN)/python tools/install.py
 SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
@@ -96,22 +96,21 @@ venv: python
 	@$(PYTHON) tools/make_venv.py $(VENV)
 
 $(VENV)/book.stamp: requirements.txt pyproject.toml | venv
-	@$(PIP) -r requirements.txt
-	@$(PIP) --no-deps -e .
+	@$(INSTALL) requirements.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.txt $(VENV)/book.stamp
-	@$(PIP) -r requirements-dev.txt
+	@$(INSTALL) requirements-dev.txt
 	@touch $@
 
 $(VENV)/homework.stamp: requirements-homework.txt $(VENV)/book.stamp
-	@$(PIP) -r requirements-homework.txt
+	@$(INSTALL) requirements-homework.txt
 	@touch $@
 
 # Linux only, since Triton is: elsewhere the folder stays empty, and the step says so.
 $(VENV)/gpu.stamp: requirements-gpu.txt $(VENV)/dev.stamp
 	@mkdir -p $(VENV)/triton
-	@if [ "$$(uname -s)" = Linux ]; then $(PIP) --no-deps --upgrade --target $(VENV)/triton -r requirements-gpu.txt; fi
+	@if [ "$$(uname -s)" = Linux ]; then $(INSTALL) requirements-gpu.txt --target $(VENV)/triton; fi
 	@touch $@
 
 # Where node, npm or a network for it is missing, the tests of Lighthouse are skipped and say so.
