@@ -31,13 +31,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--target")
     asked = parser.parse_args(words)
+    book = any(Path(name).name == "requirements.txt" for name in asked.files)
     listed = [word for name in asked.files for word in ("-r", name)]
     if asked.target:
         listed += ["--no-deps", "--upgrade", "--target", asked.target]
-    elif "requirements.txt" in asked.files:
+    elif book:
         take_cpu_build(pinned_torch())
     done = install(f"Installing {' '.join(asked.files)}", listed)
-    if done and "requirements.txt" in asked.files:
+    if done and book:
         done = install("Installing the package", ["--no-deps", "-e", "."])
     if not done:
         print(f"{tail()}\npip failed: these are the last lines of {LOG}.", file=sys.stderr)
