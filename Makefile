@@ -14,7 +14,7 @@ SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf homework test test-fast lab serve refresh clean gpu-compile test-gpu tune-gpu bench-gpu \
+.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next gpu-compile test-gpu tune-gpu bench-gpu \
 	python venv pdf-asked refresh-asked
 .PRECIOUS: $(SITE)  # an interrupted make would delete it, though it is whole
 
@@ -27,6 +27,8 @@ help:
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
 	@echo "make homework   write the assignments: students' versions, and solutions for instructors"
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=\"3 10\" for some)"
+	@echo "make links      ask every outside address that a page links to whether it still answers"
+	@echo "make book-next  build the site without Jupyter Book 1, under a later Sphinx"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
 	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
@@ -65,6 +67,12 @@ homework: $(VENV)/homework.stamp
 
 refresh: refresh-asked $(VENV)/dev.stamp
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
+
+links: $(VENV)/book.stamp
+	@$(BIN)/python tools/links.py
+
+book-next: $(VENV)/book.stamp
+	@$(BIN)/python tools/book_next.py
 
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
 gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp

@@ -78,7 +78,7 @@ def test_makefile_has_the_targets_of_the_readme():
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"]
+    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-gpu", "-next")]
 )
 def test_requirements_are_exact_and_say_why(name):
     lines = (ROOT / name).read_text().splitlines()
