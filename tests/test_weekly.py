@@ -1,6 +1,7 @@
 """What runs every week: the book without Jupyter Book 1, and the links to other sites."""
 
 import http.server
+import json
 import re
 import sys
 import threading
@@ -112,16 +113,30 @@ def test_a_check_that_fails_is_no_book_without_broken_links(tmp_path):
 
 # -------------------------------------------------------------------------------- workflows
 
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+}
+
 
 def test_every_command_of_make_in_a_workflow_is_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     asked = {}
-    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    for name, jobs in WORKFLOWS.items():
         runs = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
-        asked[path.stem] = {
-            name for run in runs for name in re.findall(r"^make ([a-z-]+)", run, re.M)
-        }
-        assert asked[path.stem] <= targets
+        asked[name] = {word for run in runs for word in re.findall(r"^make ([a-z-]+)", run, re.M)}
+        assert asked[name] <= targets
     assert asked["weekly"] == {"book-next", "links"}
     assert asked["publish"] == {"book"}
+
+
+def test_workflows_have_time_enough():
+    """Three times what the recorded run took: machines for everybody are slower, and run other things."""
+    minutes = {
+        job: facts["timeout-minutes"] for jobs in WORKFLOWS.values() for job, facts in jobs.items()
+    }
+    record = json.loads((ROOT / "book" / "tested.json").read_text(encoding="utf-8"))
+    book = next(step["seconds"] for step in record["steps"] if step["name"] == "book")
+    assert minutes["everything"] * 60 >= 3 * record["seconds"]
+    assert minutes["everything"] >= 90
+    assert min(minutes.values()) * 60 >= 3 * book
