@@ -13,7 +13,8 @@ class PagePicture:
     """Controls, picture, words and a table as HTML for a page; a terminal gets `repr`.
 
     A subclass has `styles` and `script`, files of this folder, `parts`, the HTML of the start, and
-    `data`, which the script gets. Controls stay hidden until the script shows them.
+    `data`, which the script gets. Controls stay hidden until the script shows them. page.js starts the
+    script once for each picture.
     """
 
     styles: tuple[str, ...]
@@ -31,7 +32,7 @@ class PagePicture:
             [
                 f'<div class="tt-look"><style>{style}</style>',
                 *self.parts,
-                f"<script>({read(f'{self.script}.js')})({data})</script></div>",
+                f"<script>({read('page.js')})({read(f'{self.script}.js')})({data})</script></div>",
             ]
         )
 
