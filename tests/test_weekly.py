@@ -93,7 +93,8 @@ def site():
 
 
 @pytest.mark.slow
-def test_a_broken_link_is_found_with_its_place(tmp_path, site):
+def test_a_broken_link_is_found_with_its_place(tmp_path, site, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     book = tmp_path / "book"
     book.mkdir()
     (book / "_config.yml").write_text("title: Small\nexecute: {execute_notebooks: 'off'}\n")
