@@ -1,6 +1,7 @@
 """tools/install.py, with a stand-in for pip that writes down what it is asked for."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,6 +120,23 @@ def test_a_terminal_has_one_line_that_is_written_over(machine, monkeypatch, caps
     assert [len(state) for state in states] == [59] * len(states)
     assert states[0].startswith("Installing requirements-dev.txt (0 s): $ pip install -r ")
     assert states[-1].strip().startswith("Installing requirements-dev.txt: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal there")
+def test_who_stops_it_reads_one_word(tmp_path):
+    script = f"""
+import runpy, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in two processes ignore it
+sys.prefix, sys.argv = {str(tmp_path)!r}, ["install.py", "requirements-dev.txt"]
+stops = f"import os, signal, time; os.kill({{os.getpid()}}, signal.SIGINT); time.sleep(2)"
+start = subprocess.Popen.__init__
+subprocess.Popen.__init__ = lambda self, words, **more: start(self, [sys.executable, "-c", stops], **more)
+runpy.run_path({str(ROOT / "tools" / "install.py")!r}, run_name="__main__")
+"""
+    command = [sys.executable, "-c", f"import os{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    assert done.stderr == "\nStopped.\n"
 
 
 def test_the_version_of_this_book_and_of_this_environment():
