@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tested_transformer.homework.marking.marks import Marks, PartMarks
-from tested_transformer.homework.marking.results import Manual
+from tested_transformer.homework.marking.points import Manual
 from tested_transformer.homework.tasks import Assignment, Hunt, Task, Written
 from tested_transformer.specs.mistakes import Mutant
 from tested_transformer.specs.spec import Spec
@@ -25,7 +25,7 @@ def task(name: str, points: int) -> Task:
 
 
 def mutant(name: str, symptom: str) -> Mutant:
-    return Mutant(name, None, "equal", symptom, "its cause", "made for this book", 3)
+    return Mutant(name, None, "equal", "its cause", symptom, chapter=3)
 
 
 MUTANTS = (

@@ -8,6 +8,7 @@ import inspect
 import linecache
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import textwrap
@@ -127,6 +128,12 @@ def without_docstrings(source: str) -> str:
     return ast.dump(tree)
 
 
+def plain(source: str) -> str:
+    """The source without @checked and @mistake and their arguments."""
+    labels = r"^ *@checked(\([^)]*\))?\n|^@mistake\(\n(?:    .*\n)+\)\n"
+    return re.sub(labels, "", source, flags=re.MULTILINE)
+
+
 def is_subsequence(lines: list[str], longer: list[str]) -> bool:
     rest = iter(longer)
     return all(line in rest for line in lines)
@@ -140,10 +147,10 @@ def test_every_object_of_the_package_is_shown_as_it_runs(monkeypatch):
     for thing in package_objects():
         if "__init__" in vars(thing) and "<string>" in str(vars(thing)["__init__"]):
             continue
-        source = inspect.getsource(thing)
+        source = plain(inspect.getsource(thing))
         short, full = show(thing), show(thing, doc=True)
         assert code_of(full) == [source.rstrip() + "\n"]
-        assert without_docstrings(code_of(short)[0]) == without_docstrings(without_labels(source))
+        assert without_docstrings(code_of(short)[0]) == without_docstrings(source)
         kept = [line for line in code_of(short)[0].splitlines() if not line.endswith('"""')]
         assert is_subsequence(kept, source.splitlines())
         for text in (short.markdown, short.text):
@@ -168,7 +175,7 @@ def test_place_and_fence():
 
 
 def test_docstring_is_cut_to_its_first_sentence_and_all_else_stays():
-    source = inspect.getsource(masks.causal_mask).rstrip("\n")
+    source = plain(inspect.getsource(masks.causal_mask)).rstrip("\n")
     docstring = masks.causal_mask.__doc__
     first = docstring.split("\n")[0]
     assert len(docstring) > len(first)
@@ -178,10 +185,43 @@ def test_docstring_is_cut_to_its_first_sentence_and_all_else_stays():
 
 def test_what_is_said_of_a_mistake_is_no_part_of_its_code():
     wrong = pitfall("divided by d").candidate
-    (short,), (full,) = code_of(show(wrong)), code_of(show(wrong, doc=True))
-    assert short.startswith("def divided_by_d(")
-    assert full.startswith('@mistake(\n    "divided by d",')
-    assert full.endswith(short)
+    assert inspect.getsource(wrong).startswith('@mistake(\n    "divided by d",')
+    (shown,) = code_of(show(wrong, doc=True))
+    assert shown.startswith("def divided_by_d(")
+
+
+def test_checks_are_left_out_and_other_decorators_stay():
+    source = textwrap.dedent("""
+        @keep
+        class Layer:
+            @classmethod
+            @checked(
+                D="self.d_model",
+                nonempty="L",
+            )
+            def one(cls): ...
+
+            @checked
+            def two(self):
+                checked = 3
+
+                @shapes.checked
+                def inner(): ...
+    """)
+    kept = textwrap.dedent("""
+        @keep
+        class Layer:
+            @classmethod
+            def one(cls): ...
+
+            def two(self):
+                checked = 3
+
+                @shapes.checked
+                def inner(): ...
+    """)
+    assert without_labels(source) == kept
+    assert without_labels("x: x + 1)") == "x: x + 1)"
 
 
 def test_neighbours_from_one_file_share_its_line():

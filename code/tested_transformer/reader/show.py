@@ -16,7 +16,10 @@ from ..specs.own_code import NoSource, at_margin, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
-LABELS = {"mistake"}  # decorators that say something of the code below them, and are none of it
+LABELS = {
+    "checked",
+    "mistake",
+}  # decorators that say something of the code below them, and are none of it
 SENTENCE_END = re.compile(r"""[.!?:]["')`]*$""")
 
 
@@ -54,7 +57,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are, but for what `@mistake` says of wrong code; `doc=True` keeps everything.
+    are; `doc=True` keeps everything. `@checked` and `@mistake` are left out: they are none of the code.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -65,9 +68,8 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = source_of(thing)
-        shown = source if doc else first_sentences(without_labels(source))
-        blocks.append((place_of(thing), shown))
+        source = without_labels(source_of(thing))
+        blocks.append((place_of(thing), source if doc else first_sentences(source)))
     return Listing(blocks)
 
 
@@ -142,14 +144,16 @@ def source_of(thing: Any) -> str:
 
 
 def without_labels(source: str) -> str:
-    """The source of a function or class without the decorators that are in `LABELS`."""
+    """The source without the decorators that are in `LABELS`, their arguments included."""
     try:
-        (marked,) = ast.parse(source).body
-    except (SyntaxError, ValueError):  # a lambda from the middle of an expression
+        tree = ast.parse(source)
+    except SyntaxError:  # a lambda from the middle of an expression: no decorator on it
         return source
     lines = source.split("\n")
-    for mark in reversed(getattr(marked, "decorator_list", [])):
-        if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") in LABELS:
+    marks = [mark for node in ast.walk(tree) for mark in getattr(node, "decorator_list", [])]
+    for mark in sorted(marks, key=lambda mark: -mark.lineno):  # from below: line numbers hold
+        name = mark.func if isinstance(mark, ast.Call) else mark
+        if isinstance(name, ast.Name) and name.id in LABELS:
             del lines[mark.lineno - 1 : mark.end_lineno]
     return "\n".join(lines)
 
