@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -155,6 +156,11 @@ class Spec:
         with np.errstate(invalid="ignore"):  # inf - inf, which does not count
             far = np.abs(plain - expected)
         return float(np.max(far, initial=0.0, where=np.isfinite(expected)))
+
+
+def specs_in(module: ModuleType) -> list[Spec]:
+    """The Specs that a module defines, in its order."""
+    return [each for each in vars(module).values() if isinstance(each, Spec)]
 
 
 # The reference is slow, and every candidate and mutant is compared with it.

@@ -289,4 +289,3 @@ RMS_NORM = Spec(
     build=build,
     chapter=7,
 )
-NORM_SPECS = (LAYER_NORM, RMS_NORM)

@@ -488,5 +488,3 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
     mutants=mistakes_in(mutants, of="local weights"),
     chapter=2,
 )
-
-SCORING = (ADDITIVE, BILINEAR, LOCATION, CONTENT, KERNEL, LOCAL)
