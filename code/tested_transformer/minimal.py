@@ -36,7 +36,7 @@ def masked_softmax(scores, mask=None):
 
 
 def causal_mask(num_queries, num_keys):
-    """Query i may attend to key j <= i + S - L: the last query stands at the last key."""
+    """Query i may attend to key j if j <= i + S - L: the last query to every key."""
     return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)  # L S
 
 
@@ -199,6 +199,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.d_model = d_model
         self.tokens = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.tokens.weight, std=d_model**-0.5)  # times sqrt(D): variance 1
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids):
@@ -219,8 +220,6 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(num_layers))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(num_layers))
         for module in self.modules():
-            if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=d_model**-0.5)  # times sqrt(D): variance 1
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
@@ -237,8 +236,8 @@ class Transformer(nn.Module):
         return x
 
     def decode(self, target, memory, memory_mask, cache=None):
-        """Logits of the token after each prefix of the target; with a cache, after each new one."""
-        past, length = 0, target.shape[1]
+        """Logits of the token after each prefix of the target, or of each that the cache lacks."""
+        length, past = target.shape[1], 0  # tokens so far, and how many of them the cache has
         if cache is not None:
             past, cache.length = cache.length, length
         causal = causal_mask(length - past, length).to(target.device)
@@ -260,15 +259,10 @@ def cross_entropy(logits, expected, label_smoothing=0.0):
     return -(1 - label_smoothing) * log_p_expected.mean() - label_smoothing * log_p.mean()
 
 
-def paper_rate(step, d_model, warmup):
-    """The learning rate of a step, from 1: linear warm-up, then falling as 1 / sqrt(step)."""
-    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
-
-
 def training_step(model, optimizer, source, target, label_smoothing=0.0):
-    """One step down the gradient: at each position the decoder must predict the next token."""
-    logits = model(source, target[:, :-1])  # reads BOS ... and never what it must predict
-    loss = cross_entropy(logits, target[:, 1:], label_smoothing)  # predicts ... EOS
+    """One step down the gradient of the loss: at each position, predict the next token."""
+    logits = model(source, target[:, :-1])  # of BOS a b EOS it reads BOS a b
+    loss = cross_entropy(logits, target[:, 1:], label_smoothing)  # and predicts a b EOS
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -278,7 +272,7 @@ def training_step(model, optimizer, source, target, label_smoothing=0.0):
 # --- Chapter 11: generation -----------------------------------------------------------------------
 
 
-@torch.no_grad()
+@torch.no_grad()  # and after model.eval(), so that dropout rests
 def generate(model, source, max_new):
     """Greedy decoding: append the most probable token until every sequence has its EOS."""
     memory, memory_mask, cache = model.encode(source), padding_mask(source), KeyValueCache()
