@@ -203,7 +203,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids):
-        """A token's position is the number of tokens before it; padding is none."""
+        """A token's position is the number of tokens before it; padding does not count."""
         positions = sinusoidal_positions((ids != PAD).cumsum(1) - 1, self.d_model)  # B L D
         x = self.tokens(ids) * math.sqrt(self.d_model)  # B L D
         return self.dropout(x + positions.to(x))
@@ -237,9 +237,10 @@ class Transformer(nn.Module):
 
     def decode(self, target, memory, memory_mask, cache=None):
         """Logits of the token after each prefix of the target, or of each that the cache lacks."""
-        length, past = target.shape[1], 0  # tokens so far, and how many of them the cache has
+        length = target.shape[1]  # tokens so far
+        past = 0 if cache is None else cache.length  # those whose keys and values are cached
         if cache is not None:
-            past, cache.length = cache.length, length
+            cache.length = length
         causal = causal_mask(length - past, length).to(target.device)
         mask = padding_mask(target) & causal  # B 1 L S: L new tokens, S so far
         x = self.target_embedding(target)[:, past:]  # B L D
