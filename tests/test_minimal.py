@@ -168,6 +168,18 @@ def test_every_function_and_module_stands_before_a_spec():
     assert {*PARTS_OF.values()} < {*TRIALS}
 
 
+def test_no_nan_is_ever_computed_for_a_fully_masked_row():
+    """Filled before the softmax: anomaly detection would stop at a NaN that is zeroed afterwards."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(2, 3, 4, generator=generator).requires_grad_() for _ in range(3)
+    )
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    with torch.autograd.set_detect_anomaly(True):
+        minimal.attention(query, key, value, mask).sum().backward()
+    assert not query.grad[:, 1].any()
+
+
 def test_concatenate_heads_is_the_way_back():
     x = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))
     for heads in (1, 3, 4):
