@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -349,6 +350,14 @@ def test_training_is_repeatable_and_dropout_acts_in_training_alone():
     assert not torch.equal(model(source, target), model(source, target))
     model.eval()
     assert torch.equal(model(source, target), model(source, target))
+
+
+def test_it_learned_the_number_words_from_every_seed():
+    """What benchmarks/minimal_training.py stored."""
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "minimal_training.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert {row["seed"] for row in rows} == {0, 1, 2}
+    assert all(row["exact_match"] >= 0.995 and row["held_out"] == 2000 for row in rows)
 
 
 # --- It can be read in one sitting ----------------------------------------------------------------
