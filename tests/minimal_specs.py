@@ -365,7 +365,7 @@ def as_text(rows: list[LeftOut]) -> str:
         lines.append(f"{row.spec}: {row.reason}; {row.cases} cases left out")
         lines += [f"    check: {name}" for name in row.checks]
         lines += [f"    mistake: {name}" for name in row.mutants]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":
