@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 
 PAD = 1
@@ -126,9 +126,9 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
     """A copy as our LanguageModel, in their dtype and mode. Their matrices are stored transposed."""
     c, body = theirs.config, theirs.transformer
     ours = LanguageModel(
-        TransformerConfig(
-            source_vocab=c.vocab_size, d_model=c.n_embd, num_heads=c.n_head,
-            num_decoder_layers=c.n_layer, d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
+        LanguageModelConfig(
+            c.vocab_size, d_model=c.n_embd, num_heads=c.n_head, num_layers=c.n_layer,
+            d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
             norm_placement="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
             max_length=c.n_positions, scale_embedding=False, pad_id=c.pad_token_id,
         )

@@ -9,7 +9,7 @@ from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding import generate
 from tested_transformer.generation.decoding_state import CausalState
-from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.transformer import TransformerConfig
 
 EOS = 2
@@ -50,8 +50,8 @@ def test_logits_and_gradients_equal_gpt2(seed):
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_chunks_equal_one_pass_with_padding(norm_placement, positions, chunk):
-    config = TransformerConfig(
-        17, d_model=12, num_heads=3, num_decoder_layers=2, norm_placement=norm_placement, positions=positions,
+    config = LanguageModelConfig(
+        17, d_model=12, num_heads=3, num_layers=2, norm_placement=norm_placement, positions=positions,
         max_length=20,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def test_chunks_equal_one_pass_with_padding(norm_placement, positions, chunk):
 
 
 def test_the_future_is_hidden_and_weights_say_so():
-    model = LanguageModel(TransformerConfig(17, d_model=12, num_heads=3, num_decoder_layers=2))
+    model = LanguageModel(LanguageModelConfig(17, d_model=12, num_heads=3, num_layers=2))
     ids = torch.randint(1, 17, (2, 6), generator=torch.Generator().manual_seed(0))
     changed = ids.clone()
     changed[:, -1] = 1
@@ -110,13 +110,13 @@ def test_beams_equal_hf_word_for_word(seed, beams):
 
 @pytest.mark.plain_types
 def test_what_has_no_place_is_refused():
-    with pytest.raises(ValueError, match="target_vocab: expected None"):
+    with pytest.raises(TypeError, match="config: expected a LanguageModelConfig, got Transformer"):
         LanguageModel(TransformerConfig(9, 8, d_model=4, num_heads=2))
-    model = LanguageModel(TransformerConfig(9, d_model=4, num_heads=2, num_decoder_layers=1))
+    model = LanguageModel(LanguageModelConfig(9, d_model=4, num_heads=2, num_layers=1))
     with pytest.raises(ValueError, match="ids: expected ids from 0 to 8, got ids 9 to 9"):
         model(torch.tensor([[9]]))
-    with pytest.raises(TypeError, match="config: expected a TransformerConfig"):
+    with pytest.raises(TypeError, match="config: expected a LanguageModelConfig"):
         LanguageModel(3)
-    other = LanguageModel(TransformerConfig(9, d_model=4, num_heads=2, num_decoder_layers=2))
+    other = LanguageModel(LanguageModelConfig(9, d_model=4, num_heads=2, num_layers=2))
     with pytest.raises(ValueError, match="cache: expected 1, got 2 layers"):
         model(torch.tensor([[3]]), cache=other.new_cache())

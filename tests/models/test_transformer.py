@@ -18,6 +18,7 @@ from same_numbers import shake
 from tested_transformer import reference
 from tested_transformer.layers.cache import DecoderCache
 from tested_transformer.layers.residual import deepnorm_constants
+from tested_transformer.models.convert import transformer_to_torch
 from tested_transformer.models.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 PAD, REAL = 0, slice(1, None)
@@ -133,7 +134,7 @@ def torchs_stacks(model, source, target):
         embedding(ids, torch.arange(ids.shape[1]).expand_as(ids), ids.shape[1])
         for ids, embedding in ((source, model.source_embedding), (target, model.target_embedding))
     )
-    answer = model.to_torch()(
+    answer = transformer_to_torch(model)(
         x, y, tgt_mask=torch.ones(length, length).triu(1).bool(),
         src_key_padding_mask=source == PAD, tgt_key_padding_mask=target == PAD,
         memory_key_padding_mask=source == PAD,

@@ -6,7 +6,7 @@ import torch
 
 from ...data import EOS, PAD
 from ...functional.masks import causal_mask, combine_masks
-from ...models.transformer import final_norm, position_ids
+from ...layers.blocks import position_ids
 from ..judge import Mutant
 
 # --- Temperature ----------------------------------------------------------------------------------
