@@ -30,7 +30,7 @@ def mask_inputs():
     row = torch.tensor([[*german.encode(READ[:3]), EOS, PAD, PAD]])
     with torch.no_grad():
         model.double()
-        embedded = model.source_embedding(row, model.position_ids(row != PAD), 6)
+        embedded = model.embed(model.source_embedding, row, row != PAD)
         _, weights = model.encoder(embedded, return_weights=True)
     return weights[0][0, 1].log()
 

@@ -50,7 +50,7 @@ PUBLIC = {
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
     "generation.decoding": "generate Generated",
-    "generation.decoding_state": "Continuation Session Translation",
+    "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.conventions": "compare_libraries",
     "analysis.counts": (
@@ -61,8 +61,8 @@ PUBLIC = {
     "errors": "BackendError",
     "specs": "pitfall",
     "specs.judge": "judge",
-    "exercises": "check",
-    "reader.own_model": "load_parts Parts",
+    "reader.check": "check",
+    "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",
     "plotting.describe": "describe_mask",
 }  # fmt: skip

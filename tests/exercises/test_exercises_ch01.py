@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tested_transformer.exercises import ch01, check
+from tested_transformer import check
+from tested_transformer.exercises import ch01
 
 
 def weights(query, key):

@@ -2,7 +2,7 @@
 
 import torch
 
-from tested_transformer.exercises import check
+from tested_transformer import check
 
 
 def sinusoids(positions, d_model):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tested_transformer import FeedForward, MultiHeadAttention
-from tested_transformer.exercises import check
+from tested_transformer import FeedForward, MultiHeadAttention, check
 
 
 def feed_forward(x, w_up, b_up, w_down, b_down):

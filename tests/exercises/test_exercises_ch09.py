@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import cross_entropy
 
+from tested_transformer import check
 from tested_transformer.analysis.counts import count_parameters
-from tested_transformer.exercises import check
 from tested_transformer.exercises.ch09 import COUNT
 from tested_transformer.models.transformer import TransformerConfig
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tested_transformer.exercises import check
+from tested_transformer import check
 from tested_transformer.training.losses import cross_entropy
 from tested_transformer.training.schedules import paper_rate
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from tested_transformer import LanguageModel, LanguageModelConfig
-from tested_transformer.exercises import check
+from tested_transformer import LanguageModel, LanguageModelConfig, check
 
 
 def temperature_for(gap, p):

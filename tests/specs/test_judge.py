@@ -105,10 +105,12 @@ def test_what_has_no_source_to_look_at_is_not_written(candidate):
     assert judge(NARROW, candidate).unwritten
 
 
-def test_a_source_that_can_not_be_read_alone_is_no_error():
+def test_a_text_at_the_left_edge_does_not_hide_what_is_written():
     """Inside another function, with a text that begins at the left edge."""
     made = "def make():\n    def mine(q, k, v):\n        text = '''\nleft'''\n    return mine\n"
-    assert judge(NARROW, Cell(made)["make"]()).unwritten
+    verdict = judge(NARROW, Cell(made)["make"]())
+    assert not verdict.unwritten
+    assert "mine returned None: is a `return` missing?" in verdict.why
 
 
 def test_a_written_function_that_raises_is_not_unwritten():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,14 @@ def number_trainer(
     recipe: Recipe | None = None,
     *,
     split: Split | None = None,
-    parts: Any = None,
+    build: Callable[[TransformerConfig], Transformer] = Transformer,
     **changes: Any,
 ) -> Trainer:
     """A new model for German number words, with its data, ready to `run()`.
 
-    Without arguments: `book_numbers()`, 600 steps, under two minutes of one processor core. parts:
-    whose each part of the model is (`load_parts`). changes: fields of TransformerConfig. The weights
-    are drawn from the recipe's seed.
+    Without arguments: `book_numbers()`, 600 steps, under two minutes of one processor core. build:
+    what makes the model from its configuration. changes: fields of TransformerConfig. The weights are
+    initialized from the recipe's seed.
 
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
@@ -83,7 +84,7 @@ def number_trainer(
     config = TransformerConfig(len(source), len(target), **SIZES | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = Transformer(config, parts=parts)
+        model = build(config)
     return Trainer(model, split.train, source, target, recipe, held_out=split.test)
 
 

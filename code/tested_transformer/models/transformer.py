@@ -138,7 +138,6 @@ class Decoder(nn.Module):
         layers = config.num_decoder_layers
         self.layers = make_stack(config, (DecoderLayer(config, alpha) for _ in range(layers)))
         self.norm = make_norm(config) if config.final_norm else None
-        self.causal_mask = causal_mask  # see own_model
 
     def forward(
         self,
@@ -156,7 +155,7 @@ class Decoder(nn.Module):
         check_sequence("memory", memory)
         if causal and mask is not None:  # one mask for all layers, made once
             past = 0 if cache is None else cache.layers[0].own.length
-            order = self.causal_mask(x.shape[1], past + x.shape[1], device=x.device)
+            order = causal_mask(x.shape[1], past + x.shape[1], device=x.device)
             mask, causal = combine_masks(mask, order), False
         x, weights = self.layers(
             x, memory, norm=self.norm, caches=None if cache is None else cache.layers, mask=mask,
@@ -170,8 +169,7 @@ class Transformer(nn.Module):
 
     Masks are made from the ids: padding is hidden everywhere, and the target never sees its own
     future. More may be hidden by masks from outside, (L, S) or four axes, True = may attend. A
-    token's position counts the real tokens before it, so padding may stand left or right. parts: whose
-    each part is, as `load_parts` says; without them all are this package's.
+    token's position counts the real tokens before it, so padding may stand left or right.
 
     Shapes: source (B, S), target (B, L) -> logits (B, L, V), and the weights of every layer and head
         with return_weights.
@@ -184,14 +182,10 @@ class Transformer(nn.Module):
     (1, 2, 9)
     """
 
-    def __init__(self, config: TransformerConfig, *, parts: Any = None) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_config(config, TransformerConfig)
-        self.config, self.parts = config, None
-        self.padding_mask, self.position_ids = (
-            padding_mask_from_tokens,
-            position_ids,
-        )  # see own_model
+        self.config = config
         self.source_embedding = self._embedding(config.source_vocab)
         shared = self.source_embedding.table if config.target_vocab is None else None
         self.target_embedding = self._embedding(config.output_vocab, shared)
@@ -201,10 +195,6 @@ class Transformer(nn.Module):
         if config.tied_output:
             self.output.weight = self.target_embedding.table.weight
         self.reset_parameters()
-        if parts is not None:
-            from ..reader.own_model import install
-
-            install(self, parts)
 
     def forward(
         self,
@@ -243,8 +233,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Read the source: its memory (B, S, D), from which the decoder writes."""
         check_ids("source", source, self.config.source_vocab)
-        places = self.position_ids(real_tokens(source, self.config.pad_id))
-        x = self.source_embedding(source, places, source.shape[1])
+        x = self.embed(self.source_embedding, source, real_tokens(source, self.config.pad_id))
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
 
@@ -266,8 +255,7 @@ class Transformer(nn.Module):
         check_ids("target", target, self.config.output_vocab)
         real = real_tokens(target, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        places = self.position_ids(real)[:, -target.shape[1] :]
-        x = self.target_embedding(target, places, real.shape[1])
+        x = self.embed(self.target_embedding, target, real)
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
         answer = self.decoder(
@@ -278,10 +266,16 @@ class Transformer(nn.Module):
         logits = self.output(x)  # B L V
         return (logits, AttentionWeights([], *weights)) if return_weights else logits
 
+    def embed(
+        self, embedding: Embedding, ids: Int[Tensor, "B L"], real: Bool[Tensor, "B S"]
+    ) -> Float[Tensor, "B L D"]:
+        """Embed the last L of S tokens at their positions; real says which of the S are no padding."""
+        return embedding(ids, position_ids(real)[:, -ids.shape[1] :], real.shape[1])
+
     def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
         """The mask that hides padding; None if no token is padding."""
         pad_id = self.config.pad_id
-        return None if pad_id is None else self.padding_mask(ids, pad_id)
+        return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
 
     def new_cache(self, *, capacity: int = 64) -> DecoderCache:
         """An empty cache for `decode`."""

@@ -1,7 +1,7 @@
 """Keeping what a reader wrote: one readable file for each exercise that passed.
 
 Nothing is kept unless the reader has opened a folder (`open_folder`). The files are Python source, to
-be read, changed and deleted by hand; `own_model` builds a Transformer from them.
+be read, changed and deleted by hand; `OwnTransformer` is built from them.
 """
 
 from __future__ import annotations
@@ -11,31 +11,35 @@ import ast
 import builtins
 import importlib
 import inspect
-import linecache
 import math
 import os
-import re
 import symtable
-import sys
 import tempfile
-import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from ..errors import argument_error
+from ..specs.own_code import (
+    NoSource,
+    functions_of,
+    is_books,
+    is_def,
+    library_of,
+    name_of,
+    text_of,
+)
+from .part_table import PART_EXERCISES
 
 __all__ = ["open_folder"]
 
 VARIABLE = "TESTED_TRANSFORMER_PARTS"  # names another folder; empty: no folder, whatever there is
 FOLDER = "my_transformer"
-PACKAGE = __package__.partition(".")[0]
 HEADER = """\
 # Exercise {name}: {function}, kept because it passed.
 # The last function of this file is the part. Change it, and load_parts() judges it again."""
 LATE = __future__.annotations.compiler_flag  # annotations that are not evaluated
-OF_THE_BOOK = re.compile(r"^solved_|_solution$|Solution$")  # functions of its solution cells
 MODULES = "torch torch.nn torch.nn.functional math numpy functools itertools tested_transformer"
 
 # --- The folder -----------------------------------------------------------------------------------
@@ -70,29 +74,22 @@ def open_folder() -> Path:
 def keep_passed(name: str, function: Any) -> str | None:
     """Keep a function that passed, if a folder is open and the exercise is a part; say what was done.
 
-    Never raises for what the function is: what can not be kept is part of the sentence. None: there
+    Never raises for what the function is: what cannot be kept is part of the sentence. None: there
     was nothing to do, as for the book's own solutions.
     """
     folder = parts_folder()
     if folder is None or not folder.is_dir():
         return None
-    from .own_model import PART_EXERCISES
-
     if name not in PART_EXERCISES or is_books(name_of(function)):
         return None
     path = folder / f"{name}.py"
     try:
         _write_part(path, source_of(name, function))
-    except NotKept as reason:
+    except (NotKept, NoSource) as reason:
         return f"Not kept: {reason}.{_still_there(path)}"
     except Exception as error:  # the verdict is out: keeping must not take it back
         return f"Not kept: {type(error).__name__}: {error}.{_still_there(path)}"
     return f"Kept in {folder.name}/{path.name}."
-
-
-def is_books(name: str) -> bool:
-    """Whether a function or a class is named as the book names its own solutions."""
-    return not name.lower().startswith("my") and bool(OF_THE_BOOK.search(name))
 
 
 def _still_there(path: Path) -> str:
@@ -126,7 +123,7 @@ def replace_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 class NotKept(Exception):
-    """Why a function can not be kept, as the end of a sentence."""
+    """Why a function cannot be kept, as the end of a sentence."""
 
 
 def source_of(name: str, function: Any) -> str:
@@ -135,7 +132,7 @@ def source_of(name: str, function: Any) -> str:
     Global names are followed: a module becomes an import, a function or class of the notebook is
     copied with all that it uses, a plain value becomes an assignment.
 
-    Raises: NotKept, a sentence that names what can not be written down.
+    Raises: NotKept or NoSource, a sentence that names what cannot be written down.
     """
     function = _check_own(function)
     found = _Gathered()
@@ -149,11 +146,6 @@ def source_of(name: str, function: Any) -> str:
     )
 
 
-def name_of(function: Any) -> str:
-    """What a function or a class is called, or the class of anything else."""
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def _check_own(function: Any) -> Any:
     """The function behind its decorators, if it is the reader's."""
     called = name_of(function)
@@ -165,12 +157,6 @@ def _check_own(function: Any) -> Any:
     if owner := library_of(function):
         raise NotKept(f"{called} comes from {owner}; write one of your own")
     return function
-
-
-def library_of(value: FunctionType | type) -> str:
-    """The library in which a function or a class is defined; "" if it is the reader's."""
-    owner = str(value.__module__).split(".")[0]
-    return owner if owner in (PACKAGE, "torch", "numpy", *sys.stdlib_module_names) else ""
 
 
 @dataclass
@@ -213,7 +199,7 @@ class _Gathered:
         if own_name in self.known and not _same(self.known[own_name], value):
             raise NotKept(f"two different things are called `{own_name}`")
         self.known[name] = self.known[own_name] = value
-        free = set(getattr(value.__code__, "co_freevars", ())) if _is_def(value) else set()
+        free = set(getattr(value.__code__, "co_freevars", ())) if is_def(value) else set()
         if free:
             raise NotKept(f"{own_name} uses `{min(free)}` of the function in which it was defined")
         text = text_of(value)
@@ -231,36 +217,6 @@ class _Gathered:
 
 def _same(first: Any, second: Any) -> bool:
     return inspect.unwrap(first) is inspect.unwrap(second)
-
-
-def _is_def(value: Any) -> bool:
-    return isinstance(value, FunctionType)
-
-
-def functions_of(value: FunctionType | type) -> list[FunctionType]:
-    """The function itself, or every method of a class."""
-    if _is_def(value):
-        return [value]
-    methods = [getattr(m, "fget", None) or getattr(m, "__func__", m) for m in vars(value).values()]
-    return [f for f in map(inspect.unwrap, filter(callable, methods)) if _is_def(f)]
-
-
-def text_of(value: FunctionType | type) -> str:
-    """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if _is_def(value) else (ast.ClassDef,)
-    for function in functions_of(value):
-        code = function.__code__
-        lines = linecache.getlines(code.co_filename)
-        try:
-            tree = ast.parse("".join(lines))
-        except SyntaxError:
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, kinds) and node.name == value.__name__:
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                if first <= code.co_firstlineno <= node.end_lineno:
-                    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
-    raise NotKept(f"the source of {value.__name__} is not to be found; define it in a cell")
 
 
 def _globals_in(text: str) -> set[str]:

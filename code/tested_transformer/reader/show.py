@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import argument_error
+from ..specs.own_code import NoSource, at_margin, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
@@ -127,34 +128,15 @@ def source_of(thing: Any) -> str:
     Raises: ValueError if Python knows no source for it.
     """
     try:
-        of_notebook = inspect.isclass(thing) and thing.__module__ == "__main__"
-        source = class_source(thing) if of_notebook else inspect.getsource(thing)
+        return text_of(thing)
+    except NoSource:  # a lambda, or a class without methods
+        pass
+    try:
+        return at_margin(inspect.getsource(thing))
     except (OSError, TypeError, SyntaxError) as error:
         came = f"{thing.__qualname__}, which has none"
-        raise argument_error(
-            ValueError, "objects", came, "something whose source is kept"
-        ) from error
-    indent = re.match(r"[ \t]*", source).group()
-    lines = source.rstrip().split("\n")
-    return "\n".join(line.removeprefix(indent) for line in lines)
-
-
-def class_source(cls: type) -> str:
-    """The source of a class from a notebook, found through the cell that holds one of its methods.
-
-    Raises: OSError or TypeError if there is none.
-    """
-    methods = [inspect.unwrap(item) for item in vars(cls).values() if inspect.isfunction(item)]
-    for method in methods:
-        try:
-            lines, _ = inspect.findsource(method)
-        except OSError:
-            continue
-        for node in ast.walk(ast.parse("".join(lines))):
-            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
-                return "".join(lines[first - 1 : node.end_lineno])
-    return inspect.getsource(cls)
+        wanted = "something whose source is kept"
+        raise argument_error(ValueError, "objects", came, wanted) from error
 
 
 def first_sentences(source: str) -> str:

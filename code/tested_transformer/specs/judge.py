@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendError, argument_error
-from ..reader.saved_parts import name_of
-from .own_code import is_written, own_line
+from .own_code import is_written, name_of, own_line
 
 __all__ = ["Case", "Check", "Mutant", "Problem", "Spec", "Verdict", "judge"]
 

@@ -98,9 +98,9 @@ class _Names:
             return self.meanings(node.value, depth + 1)
         if isinstance(node, ast.Attribute):
             return {f"{path}.{node.attr}" for path in self.meanings(node.value, depth + 1)}
-        return self.of_call(node, depth) if isinstance(node, ast.AttentionInputs) else set()
+        return self.of_call(node, depth) if isinstance(node, ast.Call) else set()
 
-    def of_call(self, node: ast.AttentionInputs, depth: int) -> set[str]:
+    def of_call(self, node: ast.Call, depth: int) -> set[str]:
         """The paths that getattr, import_module or __import__ gives, where literals say so."""
         words = [arg.value if isinstance(arg, ast.Constant) else None for arg in node.args]
         function = self.meanings(node.func, depth + 1)

@@ -254,9 +254,7 @@ def _is_kept(node: ast.stmt) -> bool:
     What of it is run is decided when it is known what a function needs.
     """
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.AttentionInputs) and isinstance(
-            node.value.func, ast.Attribute
-        )
+        return isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
     return _is_definition(node) or isinstance(node, FILLING)
 
 

@@ -82,7 +82,7 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
     for node in _executed(statement):
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
             found.add(_owner(node))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.AttentionInputs):
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             found |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
     return found
 
