@@ -614,5 +614,5 @@ def test_a_refused_chunk_leaves_the_cache_as_it_was():
 def test_learned_positions_end():
     model = small(positions="learned", max_length=4)
     model(ids(0, 1, 4), ids(1, 1, 4))
-    with pytest.raises(ValueError, match="positions.*4"):
+    with pytest.raises(ValueError, match="position_ids.*4"):
         model(ids(0, 1, 5), ids(1, 1, 4))
