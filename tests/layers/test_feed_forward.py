@@ -228,12 +228,12 @@ def test_swiglu_equals_llamas(d_model, d_ff, bias):
     )
     theirs = llama.LlamaMLP(config).double()
     ours = network(d_model=d_model, d_ff=d_ff, activation="swiglu", bias=bias)
-    for name, layer in (("gate", "gate_proj"), ("up_proj", "up_proj"), ("down_proj", "down_proj")):
-        getattr(theirs, layer).load_state_dict(getattr(ours, name).state_dict())
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(theirs, name).load_state_dict(getattr(ours, name).state_dict())
     x = tokens(2, 5, d_model).requires_grad_()
     torch.testing.assert_close(ours(x), theirs(x))
-    for name, layer in (("gate", "gate_proj"), ("up_proj", "up_proj"), ("down_proj", "down_proj")):
-        weights = [getattr(ours, name).weight, getattr(theirs, layer).weight]
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        weights = [getattr(ours, name).weight, getattr(theirs, name).weight]
         (a,) = torch.autograd.grad(ours(x).square().sum(), weights[0])
         (b,) = torch.autograd.grad(theirs(x).square().sum(), weights[1])
         torch.testing.assert_close(a, b)
@@ -248,7 +248,7 @@ def test_order_of_the_layers():
 
     two = ["up_proj.weight", "up_proj.bias", "down_proj.weight", "down_proj.bias"]
     assert names("relu") == two
-    assert names("swiglu") == [*two[:2], "gate.weight", "gate.bias", *two[2:]]
+    assert names("swiglu") == [*two[:2], "gate_proj.weight", "gate_proj.bias", *two[2:]]
 
 
 @each_layer

@@ -128,8 +128,8 @@ def test_it_can_be_read(book, kind):
         assert max(len("".join(line.itertext())) for line in link.iter("tspan")) < 30
         label = link.get("aria-label")
         assert label.startswith(chapter.name)
-        prefix_ids = [int(n) for n in re.findall(r"\d+", label.partition(", needs ")[2])]
-        assert tuple(prefix_ids) == chapter.needs
+        said = [int(n) for n in re.findall(r"\d+", label.partition(", needs ")[2])]
+        assert tuple(said) == chapter.needs
 
 
 def test_what_a_chapter_needs_stands_left_of_it(book):
@@ -141,10 +141,8 @@ def test_what_a_chapter_needs_stands_left_of_it(book):
 def test_the_list_says_the_same(book):
     page = chapter_map.listed(book)
     assert re.findall(r"\]\(\.\./chapters/(\w+)\.ipynb\)", page) == [c.stem for c in book]
-    prefix_ids = [
-        [int(n) for n in re.findall(r"\d+", line)] for line in re.findall("needs (.*)", page)
-    ]
-    assert prefix_ids == [list(chapter.needs) for chapter in book]
+    said = [[int(n) for n in re.findall(r"\d+", line)] for line in re.findall("needs (.*)", page)]
+    assert said == [list(chapter.needs) for chapter in book]
     assert re.findall("^## (.*)", page, re.MULTILINE) == list(dict.fromkeys(c.part for c in book))
 
 

@@ -43,14 +43,14 @@ def test_lines_carry_the_weights_of_the_model(root):
     """Computed once more, in one forward pass over the right words."""
     model, german, english = load_number_model()
     model = model.double()
-    read, prefix_ids = ["vier", "und", "zwanzig"], ["twenty", "four"]
-    ids = [*german.encode(read), EOS], [BOS, *english.encode(prefix_ids)]
+    read, said = ["vier", "und", "zwanzig"], ["twenty", "four"]
+    ids = [*german.encode(read), EOS], [BOS, *english.encode(said)]
     _, weights = model(*(torch.tensor([row]) for row in ids), return_weights=True)
     mean = weights.cross[-1].mean(1)[0].detach().numpy()
     np.testing.assert_allclose(drawn(root, mean.shape), mean, atol=0.0051)
     assert len(of_class(root, "front-link")) == (mean >= 0.005).sum()
     names = [word.text for word in of_class(root, "front-name")]
-    assert names == [*read, "end", *prefix_ids, "end"]
+    assert names == [*read, "end", *said, "end"]
 
 
 def test_thickness_is_the_weight(root):
@@ -67,7 +67,7 @@ def test_a_line_leads_from_word_to_word(root):
     }
     for link in of_class(root, "front-link"):
         numbers = [float(n) for n in re.findall(r"[\d.]+", link.find("path").get("d"))]
-        for row, x in (("read", numbers[0]), ("prefix_ids", numbers[-2])):
+        for row, x in (("read", numbers[0]), ("said", numbers[-2])):
             box = boxes[row, link.get(f"data-{row}")]
             assert float(box.get("x")) < x < float(box.get("x")) + float(box.get("width"))
 
@@ -92,7 +92,7 @@ def test_sentences_name_the_strongest_first(made_up):
 
 def test_the_words_for_those_who_do_not_see_it(look, root):
     label = root.get("aria-label")
-    for row, word in enumerate(look.prefix_ids):
+    for row, word in enumerate(look.said):
         assert front_picture.said_looks(look, row) in label, word
     page = front_picture.page(look)
     assert "twenty looks at zwanzig" in re.sub(r"<svg.*</svg>", "", page, flags=re.DOTALL)

@@ -146,10 +146,10 @@ def test_why_something_failed_in_a_line():
     assert gpu.attempt(lambda: 3) == (3, None)
     assert gpu.reason_of(torch.OutOfMemoryError("CUDA out of memory. Tried to")) == "out of memory"
     assert gpu.reason_of(ValueError("\n  first \nsecond")) == "ValueError: first"
-    prefix_ids = ["no mask please (Triggered internally at x.cpp)", "no mask please"]
+    said = ["no mask please (Triggered internally at x.cpp)", "no mask please"]
     error = RuntimeError("No available kernel. Aborting execution.")
-    assert gpu.reason_of(error, prefix_ids).endswith("Aborting execution.; no mask please")
-    assert gpu.reason_of(ValueError("other"), prefix_ids) == "ValueError: other"
+    assert gpu.reason_of(error, said).endswith("Aborting execution.; no mask please")
+    assert gpu.reason_of(ValueError("other"), said) == "ValueError: other"
 
 
 def test_what_fails_leaves_the_turns_and_the_others_go_on(monkeypatch):
@@ -389,7 +389,7 @@ needs_triton = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_triton
 def test_the_benchmark_at_toy_size_where_only_torch_triton_and_numpy_are(tmp_path, bare_python):
-    prefix_ids = smoke(bare_python, "attention_gpu.py", tmp_path)
+    said = smoke(bare_python, "attention_gpu.py", tmp_path)
     stored = json.loads((tmp_path / "attention_gpu.json").read_text())
     found = {(r["method"], r["pass"], r["features"]) for r in stored["rows"]}
     assert {("flash", d, f) for d in DIRECTIONS for f in ("", "gqa", "window", "packed")} <= found
@@ -401,10 +401,10 @@ def test_the_benchmark_at_toy_size_where_only_torch_triton_and_numpy_are(tmp_pat
             "milliseconds", "peak_bytes", "rounds", "flash_tflops"}  # fmt: skip
     assert all(keys <= set(r) and r["tflops"] > 0 for r in stored["rows"])
     assert set(stored["ceilings"]) == {"copy_gb_per_s", "matmul_tflops"}
-    assert "aim 1.20" in prefix_ids
+    assert "aim 1.20" in said
     before = stored["rows"]
-    prefix_ids = smoke(bare_python, "attention_gpu.py", tmp_path, "--deadline", "1")
-    assert "the deadline:" in prefix_ids
+    said = smoke(bare_python, "attention_gpu.py", tmp_path, "--deadline", "1")
+    assert "the deadline:" in said
     assert json.loads((tmp_path / "attention_gpu.json").read_text())["rows"] == before
 
 

@@ -77,7 +77,7 @@ def book(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "prefix_ids"),
+    ("words", "said"),
     [
         (["pdf", "ONLY=99"], "There is no chapter 99. Take a number (0 to "),
         (["pdf", "ONLY=3 boo"], "There is no chapter boo. "),
@@ -86,13 +86,13 @@ def book(tmp_path):
         (["refresh", "CHAPTERS=book"], "There is no chapter book. "),
     ],
 )
-def test_a_wrong_value_is_said_before_anything_is_installed(book, words, prefix_ids):
+def test_a_wrong_value_is_said_before_anything_is_installed(book, words, said):
     (book.folder / ".venv" / "dev.stamp").unlink()
     done = book.make(*words)
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1, done.stderr
-    assert lines[0].startswith(prefix_ids)
+    assert lines[0].startswith(said)
     assert book.asked() == []
 
 

@@ -77,7 +77,7 @@ def merge(first: Partial, second: Partial) -> Partial:
 
     >>> left = summarize(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     >>> right = summarize(torch.tensor([[1.0]]), torch.tensor([[5.0]]))
-    >>> finish(merge(left, right))[0].tolist()
+    >>> normalize(merge(left, right))[0].tolist()
     [[4.0]]
     """
     maximum = torch.maximum(first.maximum, second.maximum)

@@ -90,10 +90,10 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a bend between: narrow(activation(widen(x))), the same for every token.
+    """Two linear maps with a bend between: down_proj(activation(up_proj(x))), the same for every token.
 
-    With "swiglu" a third map, `gate`, decides how much of each widened number passes:
-    narrow(silu(gate(x)) x widen(x)). Dropout acts on the wide numbers, while training only.
+    With "swiglu" a third map, `gate_proj`, decides how much of each widened number passes:
+    down_proj(silu(gate_proj(x)) x up_proj(x)). Dropout acts on the wide numbers, while training only.
 
     Shapes: (*batch, D) -> (*batch, D), by way of (*batch, d_ff).
     Raises: TypeError or ValueError that name the argument.
@@ -117,7 +117,7 @@ class FeedForward(nn.Module):
         check_bool("bias", bias)
         check_probability("dropout", dropout)
         self.up_proj = self.linear_map(d_model, d_ff, bias)
-        self.gate = self.linear_map(d_model, d_ff, bias) if activation == "swiglu" else None
+        self.gate_proj = self.linear_map(d_model, d_ff, bias) if activation == "swiglu" else None
         self.down_proj = self.linear_map(d_ff, d_model, bias)
         self.dropout = nn.Dropout(dropout)
         self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
@@ -139,7 +139,7 @@ class FeedForward(nn.Module):
         """Widen, bend, narrow, once the shape is known to fit."""
         bend = ACTIVATIONS[self.activation]
         wide = self.up_proj(x)  # *batch d_ff
-        wide = bend(wide) if self.gate is None else bend(self.gate(x)) * wide
+        wide = bend(wide) if self.gate_proj is None else bend(self.gate_proj(x)) * wide
         return self.down_proj(self.dropout(wide))  # *batch D
 
 

@@ -26,7 +26,7 @@ kernel 1; forward takes x. activation: "relu" unless given; "gelu" (exact), "gel
 SWIGLU_STATEMENT = """(silu(x w_gate) * (x w_up)) w_down, each token alone.
 x (*batch, D), w_gate and w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
 A function of (x, w_gate, w_up, w_down), or a module class(d_model, d_ff[, activation, bias])
-whose layers `gate`, `up_proj` and `down_proj` are nn.Linear or nn.Conv1d with kernel 1, without bias."""
+whose layers `gate_proj`, `up_proj` and `down_proj` are nn.Linear or nn.Conv1d with kernel 1, without bias."""
 
 MATRICES = ("w_gate", "w_up", "w_down")
 
@@ -55,7 +55,7 @@ def _with_weights(
     """Call the module with these weights in place of its own."""
     weights = {}
     for name, array in zip(names, arrays, strict=True):
-        layer = name[2:]
+        layer = f"{name[2:]}_proj"
         kind = "weight" if name in MATRICES else "bias"
         own = getattr(getattr(module, layer, None), kind, None)
         if own is None:
