@@ -21,10 +21,12 @@ PUBLIC = {
         "hard_attention kernel_regression local_weights local_window location_scores "
         "predicted_centers reinforce_loss"
     ),
+    "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
     "positions.protocol": "PositionScheme",
     "positions.relative": "relative_attention relative_distances RelativeAttention",
+    "positions.rotary": "apply_rotary RotaryPositions",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",

@@ -24,7 +24,16 @@ from .masks import (
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
-from .positions import relative_attention, segmented_embedding, shift_matrix, sinusoidal_positions
+from .positions import (
+    alibi_bias,
+    alibi_slopes,
+    apply_rotary,
+    relative_attention,
+    rotary_attention,
+    segmented_embedding,
+    shift_matrix,
+    sinusoidal_positions,
+)
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
@@ -45,6 +54,9 @@ from .transformer import embedded, heads, linear, network, normed, stack, transf
 
 __all__ = [
     "additive_scores",
+    "alibi_bias",
+    "alibi_slopes",
+    "apply_rotary",
     "attention",
     "batch_norm",
     "beam_search",
@@ -93,6 +105,7 @@ __all__ = [
     "repetition",
     "residual_stack",
     "rms_norm",
+    "rotary_attention",
     "scaled_scores",
     "segmented_embedding",
     "self_attention",

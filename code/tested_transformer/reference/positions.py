@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .attention import _wide, dot, is_allowed, masked_softmax
+from .attention import _wide, attention, dot, is_allowed, masked_softmax
 
 
 def sinusoidal_positions(positions, d_model, base=10000.0, layout="interleaved"):
@@ -81,3 +81,63 @@ def relative_attention(query, key, value, key_table, value_table=None, mask=None
         for j, row in enumerate(rows):
             output[(*batch, i)] += weights[j] * (v[j] + value_table[row])
     return output
+
+
+def apply_rotary(x, position_ids, base=10000.0, layout="interleaved", rotary_dim=None):
+    """Each pair of features as one complex number, times exp(i angle), angle = p / base^(2i/r).
+
+    Shapes: (B, H, L, d), (L) or (B, L) -> (B, H, L, d). Source: Su et al. 2021, equation 13.
+    """
+    output = _wide(x).copy()
+    size = x.shape[-1] if rotary_dim is None else rotary_dim
+    positions = np.broadcast_to(position_ids, (x.shape[0], x.shape[2]))
+    for b, h, i in np.ndindex(x.shape[:3]):
+        for pair in range(size // 2):
+            first, second = 2 * pair, 2 * pair + 1
+            if layout == "halves":
+                first, second = pair, pair + size // 2
+            angle = positions[b, i] / np.longdouble(base) ** (np.longdouble(2 * pair) / size)
+            number = (output[b, h, i, first] + 1j * output[b, h, i, second]) * np.exp(1j * angle)
+            output[b, h, i, first], output[b, h, i, second] = number.real, number.imag
+    return output
+
+
+def rotary_attention(query, key, value):
+    """Causal attention of queries and keys that are rotated by their positions 0 ... L - 1.
+
+    Shapes: (B, H, L, d), (B, H, L, d), (B, H, L, dv) -> (B, H, L, dv). Source: Su et al. 2021.
+    """
+    positions = np.arange(query.shape[2])
+    return attention(
+        apply_rotary(query, positions), apply_rotary(key, positions), value, causal=True
+    )
+
+
+def alibi_slopes(num_heads):
+    """2^(-8/n), 2^(-16/n), ... 2^-8; other numbers borrow from the next smaller and larger power of two.
+
+    Shapes: a number -> (H). Source: Press et al. 2022, `get_slopes` of their code.
+    """
+    if num_heads & (num_heads - 1) == 0:
+        first = np.longdouble(2) ** (-np.longdouble(8) / num_heads)
+        return np.array([first ** (head + 1) for head in range(num_heads)])
+    smaller = 2 ** int(np.log2(num_heads))
+    borrowed = alibi_slopes(2 * smaller)[::2][: num_heads - smaller]
+    return np.concatenate([alibi_slopes(smaller), borrowed])
+
+
+def alibi_bias(query_ids, key_ids, num_heads):
+    """-slope x |query position - key position|, entry by entry.
+
+    Shapes: (L) or (B, L), (S) or (B, S) -> (B, H, L, S). Source: Press et al. 2022, section 3.
+    """
+    query_ids, key_ids = np.atleast_2d(query_ids), np.atleast_2d(key_ids)
+    batch, length, keys = max(len(query_ids), len(key_ids)), query_ids.shape[1], key_ids.shape[1]
+    query_ids = np.broadcast_to(query_ids, (batch, length))
+    key_ids = np.broadcast_to(key_ids, (batch, keys))
+    bias = np.zeros((batch, num_heads, length, keys), dtype=np.longdouble)
+    for b, h, i, j in np.ndindex(bias.shape):
+        bias[b, h, i, j] = -alibi_slopes(num_heads)[h] * abs(
+            int(query_ids[b, i]) - int(key_ids[b, j])
+        )
+    return bias

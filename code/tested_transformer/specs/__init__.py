@@ -1,6 +1,7 @@
 """For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
 
 from ..errors import argument_error
+from .alibi.spec import ALIBI_SPECS
 from .attention.spec import ATTENTION
 from .block.spec import BLOCK
 from .cache.spec import CACHE
@@ -14,6 +15,7 @@ from .multi_head.spec import MULTI_HEAD
 from .norms.spec import NORM_SPECS
 from .online_softmax.spec import ONLINE_SPECS
 from .positions.spec import POSITIONS
+from .rotary.spec import ROTARY_SPECS
 from .scaling.spec import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring.spec import SCORING
 from .self_attention.spec import SELF_ATTENTION
@@ -30,6 +32,8 @@ SPECS = {
         *SCORING,
         *MASK_SPECS,
         *POSITIONS,
+        *ROTARY_SPECS,
+        *ALIBI_SPECS,
         MULTI_HEAD,
         CACHE,
         *NORM_SPECS,

@@ -1,0 +1,125 @@
+"""Rotary positions (RoPE): queries and keys turn by an angle that grows with the position."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import (
+    argument_error,
+    check_count,
+    check_float_tensor,
+    check_integer_tensor,
+    check_rank,
+    shape_of,
+)
+from .protocol import PositionScheme
+from .sinusoidal import check_layout, frequencies
+
+__all__ = ["RotaryPositions", "apply_rotary"]
+
+
+def apply_rotary(
+    x: Float[Tensor, "B H L d"],
+    position_ids: Int[Tensor, "*ids L"],
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    rotary_dim: int | None = None,
+) -> Float[Tensor, "B H L d"]:
+    """Rotate each pair of features in its plane: pair i at position p by p / base^(2i/r) radians.
+
+    (a, b) becomes (a cos - b sin, a sin + b cos). Of the first r = rotary_dim features (default: all
+    d), pair i = 0 ... r/2 - 1 is, by layout,
+
+        "interleaved"  features 2i and 2i + 1    (the paper, Meta's Llama, GPT-J)
+        "halves"       features i and i + r/2    (GPT-NeoX, and Llama as transformers stores it)
+
+    The other d - r features stay as they are. A dot product of a query at p and a key at q then
+    depends on p - q alone. Angles are made in float64 (see `sinusoidal_positions`), the rotation in at
+    least float32.
+
+    Shapes: x (B, H, L, d), position_ids (L) or (B, L) -> (B, H, L, d).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Su et al. 2021, equation 34; partial rotation: Wang and Komatsuzaki 2021 (GPT-J).
+
+    >>> x = torch.tensor([[[[1.0, 0.0, 1.0, 0.0]]]])
+    >>> apply_rotary(x, torch.tensor([1]))
+    tensor([[[[0.5403, 0.8415, 0.9999, 0.0100]]]])
+    """
+    check_rotary(x, position_ids)
+    r = check_rotary_dim(rotary_dim, x.shape[-1])
+    wide = torch.promote_types(x.dtype, torch.float32)
+    angles = position_ids.double().unsqueeze(-1) * frequencies(r, base).to(x.device)  # *ids L r/2
+    cos, sin = (turn.unsqueeze(-3).to(wide) for turn in (angles.cos(), angles.sin()))  # *B 1 L r/2
+    axis, pairs = (-1, (r // 2, 2)) if check_layout(layout) == "interleaved" else (-2, (2, r // 2))
+    a, b = x[..., :r].unflatten(-1, pairs).unbind(axis)  # B H L r/2
+    rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), axis).flatten(-2)  # B H L r
+    return torch.cat((rotated.to(x.dtype), x[..., r:]), -1)
+
+
+class RotaryPositions(PositionScheme):
+    """`apply_rotary` as a scheme: `rotate` turns queries and keys, never values. No parameters.
+
+    Shapes: query (B, H, L, d), key (B, G, L, d), position_ids (L) or (B, L) -> query and key.
+    Raises: TypeError or ValueError that name the argument.
+    Source: Su et al. 2021, section 3.2.
+    """
+
+    def __init__(
+        self,
+        d_head: int,
+        *,
+        base: float = 10000.0,
+        layout: str = "interleaved",
+        rotary_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_count("d_head", d_head)
+        self.rotary_dim = check_rotary_dim(rotary_dim, d_head)
+        frequencies(self.rotary_dim, base)  # complains about the base
+        self.d_head, self.base, self.layout = d_head, base, check_layout(layout)
+
+    def rotate(
+        self,
+        query: Float[Tensor, "B H L d"],
+        key: Float[Tensor, "B G L d"],
+        position_ids: Int[Tensor, "*ids L"],
+    ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
+        """Both rotated, each token by its own position."""
+        options = {"base": self.base, "layout": self.layout, "rotary_dim": self.rotary_dim}
+        return (
+            apply_rotary(query, position_ids, **options),
+            apply_rotary(key, position_ids, **options),
+        )
+
+    def extra_repr(self) -> str:
+        """What a printed model says of it."""
+        return (
+            f"{self.d_head}, base={self.base}, layout={self.layout!r}, rotary_dim={self.rotary_dim}"
+        )
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def check_rotary(x: Tensor, position_ids: Tensor) -> None:
+    """Raise unless x is (B, H, L, d) and position_ids are integers (L) or (B, L)."""
+    check_float_tensor("x", x)
+    check_rank("x", x, 4)
+    check_integer_tensor("position_ids", position_ids)
+    batch, _, length, _ = x.shape
+    if position_ids.shape not in ((length,), (batch, length), (1, length)):
+        came, wanted = f"shape {shape_of(position_ids)}", f"({length},) or ({batch}, {length})"
+        raise argument_error(ValueError, "position_ids", came, wanted)
+
+
+def check_rotary_dim(rotary_dim: int | None, d_head: int) -> int:
+    """The number of features that rotate. Raises: TypeError or ValueError unless even and at most d."""
+    rotary_dim = d_head if rotary_dim is None else rotary_dim
+    check_count("rotary_dim", rotary_dim)
+    if rotary_dim % 2 or rotary_dim > d_head:
+        wanted = f"an even number, at most the head's {d_head} features"
+        raise argument_error(ValueError, "rotary_dim", rotary_dim, wanted)
+    return rotary_dim

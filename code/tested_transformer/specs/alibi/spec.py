@@ -1,0 +1,175 @@
+"""The Specs of ALiBi: the slopes, and the bias made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ... import reference
+from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from .mutants import BIAS_MUTANTS, SLOPE_MUTANTS, BiasFormula, slopes
+
+ROUNDING = 1e-6  # of a slope, in float32: slopes are at most 1
+
+# --- Slopes ---------------------------------------------------------------------------------------
+
+
+def _slope_cases(seed: int) -> list[Case]:
+    """Powers of two and other numbers, as checkpoints have them (BLOOM 112, Baichuan 40)."""
+    drawn = int(np.random.default_rng(seed).integers(17, 32))
+    return [Case(f"{n} heads", {"num_heads": n}, torch.float32)
+            for n in (8, 1, 2, 16, 6, 3, 5, 7, 12, 40, 112, drawn)]  # fmt: skip
+
+
+def _is_power(case: Case) -> bool:
+    num_heads = case.arguments["num_heads"]
+    return num_heads & (num_heads - 1) == 0
+
+
+def _geometric(run: Run, case: Case) -> Problem | None:
+    num_heads = case.arguments["num_heads"]
+    wanted = 2.0 ** (-8 / num_heads * np.arange(1, num_heads + 1))
+    return compare(wanted, run.value(case), ROUNDING)
+
+
+def _power_first(run: Run, case: Case) -> Problem | None:
+    smaller = 2 ** int(np.log2(case.arguments["num_heads"]))
+    first = run.value(case)[:smaller]
+    return compare(run.value(case, num_heads=smaller), first, ROUNDING, f"the first {smaller}")
+
+
+ALIBI_SLOPES = Spec(
+    name="alibi_slopes",
+    statement="""alibi_slopes(num_heads) -> (H,) in float32. For n = num_heads a power of two, 2^(-8/n),
+2^(-16/n), ... 2^-8. Otherwise the slopes of the next smaller power n, then every second slope of 2n,
+from the first.""",
+    required=("num_heads",),
+    reference=reference.alibi_slopes,
+    baseline=slopes,
+    cases=_slope_cases,
+    checks=(
+        SHAPE,
+        Check(
+            "a power of two: 2^(-8/n) to 2^-8",
+            "For n heads, n a power of two, head h = 1 ... n has slope 2^(-8h/n).",
+            _geometric,
+            when=_is_power,
+        ),
+        Check(
+            "a power of two comes first",
+            "Other numbers of heads begin with the slopes of the next smaller power of two.",
+            _power_first,
+        ),
+        EQUAL,
+    ),
+    mutants=SLOPE_MUTANTS,
+    chapter=18,
+)
+
+# --- The bias -------------------------------------------------------------------------------------
+
+
+def _build(candidate: Any, arguments: dict[str, Any]) -> Any:
+    """A function of query_ids, key_ids and num_heads; of a scheme's class, its `bias`."""
+    if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
+        return candidate
+    return lambda query_ids, key_ids, num_heads: candidate(num_heads).bias(query_ids, key_ids)
+
+
+def _bias_cases(seed: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+
+    def case(label, query_ids, key_ids, num_heads) -> Case:
+        arguments = {"query_ids": np.asarray(query_ids), "key_ids": np.asarray(key_ids)}
+        return Case(label, arguments | {"num_heads": num_heads}, torch.float32)
+
+    far = int(rng.integers(10_000, 20_000))
+    padded = np.maximum(np.arange(5) - np.array([[0], [2], [3]]), 0)
+    return [
+        case("three tokens", range(3), range(3), 4),
+        case("one new token after four", [4], range(5), 8),
+        case("two new tokens after four", [4, 5], range(6), 2),
+        case("six heads", range(4), range(4), 6),
+        case("a batch with positions of its own", padded, padded, 3),
+        case("a batch after a cache", padded[:2, 3:], padded[:2], 4),
+        case("far from the start", range(far, far + 3), range(far - 4, far + 3), 16),
+        case("positions out of order", rng.permutation(6)[:4], rng.permutation(6), 5),
+    ]  # fmt: skip
+
+
+def _line(case: Case) -> dict[str, np.ndarray]:
+    """One query at position 5, keys at 0 ... 10: what lies before it and after it."""
+    return {"query_ids": np.array([5]), "key_ids": np.arange(11)}
+
+
+def _at_itself(run: Run, case: Case) -> Problem | None:
+    """A query at the position of a key has no penalty there."""
+    bias, keys = run.value(case), case.arguments["key_ids"]
+    same = case.arguments["query_ids"][..., :, None] == keys[..., None, :]
+    there = np.where(same.reshape(-1, 1, *same.shape[-2:]), bias, 0.0)
+    return compare(np.zeros_like(there), there, 0.0, "the bias where the positions are equal")
+
+
+def _farther(run: Run, case: Case) -> Problem | None:
+    past, future = np.split(run.value(case, **_line(case))[0, :, 0], [5], axis=-1)
+    falling = (np.diff(past) > 0).all() and (np.diff(future) < 0).all()
+    return (
+        None if falling else Problem("less with every step away", "not less, on one side at least")
+    )
+
+
+def _steps(run: Run, case: Case) -> Problem | None:
+    steps = np.abs(np.diff(run.value(case, **_line(case))[0, :, 0]))  # H 10
+    wanted = np.broadcast_to(steps[:, 4:5], steps.shape)
+    return compare(wanted, steps, ROUNDING * steps.max(), "the cost of a step")
+
+
+def _slopes(run: Run, case: Case) -> Problem | None:
+    bias = run.value(case, query_ids=np.array([1]), key_ids=np.array([0]))
+    wanted = reference.alibi_slopes(case.arguments["num_heads"]).astype(float)
+    return compare(wanted, -bias.reshape(-1), ROUNDING, "the cost of one step, by head")
+
+
+ALIBI_BIAS = Spec(
+    name="alibi_bias",
+    statement="""alibi_bias(query_ids, key_ids, num_heads): -slope_h x |query position - key position|, the slopes
+being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), integers ->
+(B, H, L, S) in float32, B = 1 without a batch. Or a module class(num_heads) with bias(query_ids, key_ids).""",
+    required=("query_ids", "key_ids", "num_heads"),
+    reference=reference.alibi_bias,
+    baseline=BiasFormula(),
+    cases=_bias_cases,
+    checks=(
+        SHAPE,
+        UNTOUCHED,
+        Check(
+            "no penalty at no distance",
+            "Where query and key have the same position the bias is 0.",
+            _at_itself,
+        ),
+        Check(
+            "farther is less",
+            "Every step away from the query, back or forth, lowers the bias.",
+            _farther,
+        ),
+        Check(
+            "every step costs the same",
+            "The bias is linear in the distance.",
+            _steps,
+        ),
+        Check(
+            "each head has its slope",
+            "One step costs head h its own slope, slopes in the order of the heads.",
+            _slopes,
+        ),
+        EQUAL,
+    ),
+    mutants=BIAS_MUTANTS,
+    build=_build,
+    chapter=18,
+)
+
+ALIBI_SPECS = (ALIBI_SLOPES, ALIBI_BIAS)
