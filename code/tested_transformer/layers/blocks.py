@@ -57,7 +57,7 @@ class BlockConfig:
     norm: str = "layer"
     norm_eps: float = 1e-5
     positions: str = "sinusoidal"
-    position_layout: str = "interleaved"  # of sinusoidal positions
+    position_layout: str = "interleaved"  # of sinusoidal and rotary positions
     max_length: int | None = None  # for learned positions, which end somewhere
     scale_embedding: bool = True  # times sqrt(d_model)
     tied_output: bool = True  # the output layer's matrix is the embedding matrix

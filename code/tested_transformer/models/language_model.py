@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from typing import ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import argument_error, check_count
-from ..functional.masks import causal_mask, combine_masks, window_mask
+from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
     BlockConfig,
     Embedding,
@@ -26,7 +26,11 @@ from ..layers.blocks import (
     real_tokens,
 )
 from ..layers.cache import DecoderCache, WindowCache
+from ..layers.multi_head import check_heads
 from ..layers.residual import deepnorm_constants
+from ..positions.alibi import ALiBi
+from ..positions.protocol import PositionScheme
+from ..positions.rotary import RotaryPositions
 
 __all__ = ["LanguageModel", "LanguageModelConfig"]
 
@@ -36,29 +40,31 @@ class LanguageModelConfig(BlockConfig):
     """Every size and choice of a decoder-only model.
 
     GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
-    pad_id=None.
+    pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
+    position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
 
     Raises: TypeError or ValueError that name the field.
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
     """
 
+    POSITIONS: ClassVar[tuple[str, ...]] = (*BlockConfig.POSITIONS, "rotary", "alibi")
+
     vocab_size: int
     _: KW_ONLY
     num_layers: int = 6
     num_kv_heads: int | None = None  # None: as many as query heads
-    window: int | None = None  # the last tokens that a token attends to, itself included; None: all
+    d_head: int | None = None  # None: d_model / num_heads
+    window: int | None = None  # how many tokens a token attends to, itself and padding included
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
         object.__setattr__(self, "num_kv_heads", kv_heads)
-        check_sizes(self, "vocab_size num_layers num_kv_heads")
-        if self.num_heads % self.num_kv_heads:
-            wanted = f"a number that divides num_heads = {self.num_heads}"
-            raise argument_error(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
+        d_head = check_heads(self.d_model, self.num_heads, self.num_kv_heads, self.d_head)
+        object.__setattr__(self, "d_head", d_head)
+        check_sizes(self, "vocab_size num_layers")
         if self.window is not None:
-            check_count("window", self.window)
-        self.check_heads()
+            check_sizes(self, "window")
         self.check_padding(self.vocab_size)
 
 
@@ -85,7 +91,13 @@ class LanguageModel(nn.Module):
         self.config = config
         deepnorm = config.norm_placement == "deepnorm"
         alpha, self._beta = deepnorm_constants(0, config.num_layers)[1] if deepnorm else (1.0, 1.0)
-        layer = partial(EncoderLayer, config, alpha, num_kv_heads=config.num_kv_heads)
+        scheme = attention_positions(config)
+        # In a layer ALiBi counts along the sequence; with padding in it, the model counts real tokens.
+        self.alibi = scheme if isinstance(scheme, ALiBi) and config.pad_id is not None else None
+        layer = partial(
+            EncoderLayer, config, alpha, num_kv_heads=config.num_kv_heads, d_head=config.d_head,
+            window=config.window, positions=scheme if self.alibi is None else None,
+        )  # fmt: skip
         self.embedding = Embedding(config.vocab_size, config)
         self.layers = make_stack(config, (layer() for _ in range(config.num_layers)))
         needs_norm = config.norm_placement in ("pre", "resi_dual")
@@ -110,30 +122,36 @@ class LanguageModel(nn.Module):
         check_ids("ids", ids, self.config.vocab_size)
         length, real = ids.shape[1], real_tokens(ids, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        x = self.embedding(ids, position_ids(real)[:, -length:], real.shape[1])
-        mask, causal = self._visible(real, length, mask, cache)
+        positions = position_ids(real)
+        x = self.embedding(ids, positions[:, -length:], real.shape[1])
+        caches = None if cache is None else [layer.own for layer in cache.layers]
+        keys = length if cache is None else caches[0].num_keys(length)  # a window keeps fewer than S
+        mask, causal = self._masks(mask, real[:, -keys:], length)
         x, weights = self.layers(
-            x, norm=self.norm, caches=None if cache is None else [c.own for c in cache.layers],
-            mask=mask, causal=causal, return_weights=return_weights,
+            x, norm=self.norm, caches=caches, mask=mask, causal=causal,
+            bias=self._bias(positions[:, -keys:], length), position_ids=positions[:, -length:],
+            return_weights=return_weights,
         )  # fmt: skip
         logits = self.output(x)  # B L V
         return (logits, [own for (own,) in weights]) if return_weights else logits
 
-    def _visible(
-        self, real: Tensor, length: int, mask: Tensor | None, cache: DecoderCache | None
-    ) -> tuple[Tensor | None, bool]:
-        """One mask for all layers, made once, over the keys that the cache still has; and causal."""
-        keys = length if cache is None else cache.layers[0].own.num_keys(length)
+    def _masks(
+        self, mask: Tensor | None, real: Bool[Tensor, "B S"], length: int
+    ) -> tuple[Bool[Tensor, "..."] | None, bool]:
+        """mask and causal for all layers: one mask, made once, if there is any."""
+        keys = real.shape[1]
         mask = None if mask is None else mask[..., -keys:]
         if self.config.pad_id is not None:
-            mask = combine_masks(real[:, None, None, -keys:], mask)
-        if self.config.window is not None:
-            mask = combine_masks(
-                mask, window_mask(length, keys, window=self.config.window, device=real.device)
-            )
+            mask = combine_masks(real[:, None, None, :], mask)
         if mask is None or length == 1:  # a single token is the last one: all others are past
             return mask, length > 1
         return combine_masks(mask, causal_mask(length, keys, device=real.device)), False
+
+    def _bias(self, positions: Int[Tensor, "B S"], length: int) -> Float[Tensor, "B H L S"] | None:
+        """ALiBi's bias for all layers, where it is made here."""
+        if self.alibi is None:
+            return None
+        return self.alibi.bias(positions[:, -length:], positions)
 
     def new_cache(self, *, capacity: int = 64) -> DecoderCache:
         """An empty cache for `forward`; with a window it keeps no more than the window."""
@@ -146,3 +164,10 @@ class LanguageModel(nn.Module):
         init_linear_layers(self.layers, self.config.norm_placement, self._beta)
         init_embedding(self.embedding.table, self.config)
         init_output(self.output, self.config)
+
+
+def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:
+    """The scheme that acts in the attention of every layer, if there is one."""
+    if config.positions == "rotary":
+        return RotaryPositions(config.d_head, layout=config.position_layout)
+    return ALiBi(config.num_heads) if config.positions == "alibi" else None
