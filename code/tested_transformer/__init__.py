@@ -25,7 +25,9 @@ PUBLIC = {
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
     "positions.protocol": "PositionScheme",
-    "positions.relative": "relative_attention relative_distances RelativeAttention",
+    "positions.relative": (
+        "relative_attention relative_distances RelativeAttention RelativePositions"
+    ),
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",

@@ -13,6 +13,7 @@ from tested_transformer import (
     LearnedPositions,
     PositionScheme,
     RelativeAttention,
+    RelativePositions,
     SegmentedEmbedding,
     SinusoidalPositions,
     attention,
@@ -362,6 +363,20 @@ def test_relative_attention_moves_with_the_text():
     torch.testing.assert_close(moved, relative_attention(q, k, v, a, b))
 
 
+def test_the_key_term_as_a_scheme():
+    """A bias of the queries and the distances; with position IDs, by these in place of the order."""
+    torch.manual_seed(0)
+    scheme, ids = RelativePositions(4, 2).double(), torch.arange(6)
+    q, k, v = normal((2, 3, 2, 4), (2, 3, 6, 4), (2, 3, 6, 5))
+    bias = scheme.bias(ids[4:], ids, q)
+    expected = relative_attention(q, k, v, scheme.key_table, causal=True)
+    torch.testing.assert_close(attention(q, k, v, bias=bias, causal=True), expected)
+    permuted = torch.tensor([[3, 0, 5, 1, 2, 4], [0, 1, 2, 3, 4, 5]])
+    for b in range(2):
+        own = scheme.bias(ids[4:], permuted, q)[b]
+        torch.testing.assert_close(own, bias[b][..., permuted[b]])
+
+
 # --- What one might try first ---------------------------------------------------------------------
 
 
@@ -445,6 +460,15 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (lambda: relative_attention(X, X.int(), X, T), TypeError, ["key", "int32"]),
         (lambda: relative_attention(X, X, X[:2], T), ValueError, ["value"]),
         (lambda: RelativeAttention(4, -1), ValueError, ["max_distance"]),
+        (lambda: RelativePositions(0, 1), ValueError, ["d_head"]),
+        (lambda: RelativePositions(4, -1), ValueError, ["max_distance"]),
+        (lambda: RelativePositions(4, 1).bias(P, P), TypeError, ["query", "NoneType"]),
+        (lambda: RelativePositions(4, 1).bias(P, P, X), ValueError, ["query", "4 axes"]),
+        (
+            lambda: RelativePositions(3, 1).bias(P, P, X[None, None]),
+            ValueError,
+            ["query", "(1, 1, 3, 4)", "3 features"],
+        ),
         (lambda: integer_positions(X), TypeError, ["positions", "float32"]),
         (lambda: unit_positions(P, 0), ValueError, ["length"]),
         (lambda: binary_positions(P, 1), ValueError, ["positions", "got 2", "0 to 1"]),

@@ -1,4 +1,4 @@
-"""Multi-head attention as separate modules, one for each head."""
+"""Multi-head attention as separate modules, one per head."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..errors import (
     argument_error,
 )
 from ..functional.attention import attention
-from .multi_head import MultiHeadAttention
+from .multi_head import MultiHeadAttention, check_plain
 
 __all__ = ["HeadByHead"]
 
 
 class HeadByHead(nn.Module):
-    """The same layer with a module for each head, run one after the other: to read, not to use.
+    """The same layer with a module per head, run one after the other: to read, not to use.
 
     It copies the weights of a MultiHeadAttention: rows h d to (h + 1) d of `query`, `key` and `value`
     make the projections of head h; with num_kv_heads = G < H, those of its group.
 
     Shapes: as MultiHeadAttention.
-    Raises: TypeError if `joined` is no MultiHeadAttention.
+    Raises: TypeError if `joined` is no MultiHeadAttention; ValueError if it has positions or a window.
     Source: Vaswani et al. 2017, section 3.2.2, as the formula is written.
     """
 
@@ -32,6 +32,7 @@ class HeadByHead(nn.Module):
         super().__init__()
         if not isinstance(joined, MultiHeadAttention):
             raise argument_error(TypeError, "joined", type(joined).__name__, "a MultiHeadAttention")
+        check_plain("joined", joined)
         self.heads = nn.ModuleList(Head(joined, head) for head in range(joined.num_heads))
         self.output = _rows(joined.output, slice(None))
 
@@ -41,14 +42,14 @@ class HeadByHead(nn.Module):
         context: Float[Tensor, "B S D_context"] | None = None,
         **options: Any,
     ) -> Float[Tensor, "B L D"]:
-        """Ask each head, put the answers side by side, mix them.
+        """Run each head, concatenate their outputs, project.
 
         The options are those of `attention`, return_weights excepted; a mask is (L, S) or (B, L, S),
-        for a head knows no others.
+        the same for all heads.
         """
         context = x if context is None else context
-        answers = [head(x, context, **options) for head in self.heads]  # H times B L d
-        return self.output(torch.cat(answers, dim=-1))
+        outputs = [head(x, context, **options) for head in self.heads]  # H times B L d
+        return self.output(torch.cat(outputs, dim=-1))
 
 
 class Head(nn.Module):
@@ -59,16 +60,15 @@ class Head(nn.Module):
 
     def __init__(self, joined: MultiHeadAttention, head: int) -> None:
         super().__init__()
-        width = joined.query.out_features // joined.num_heads
-        group = head * joined.num_kv_heads // joined.num_heads
-        self.query = _rows(joined.query, slice(head * width, (head + 1) * width))
-        self.key = _rows(joined.key, slice(group * width, (group + 1) * width))
-        self.value = _rows(joined.value, slice(group * width, (group + 1) * width))
+        d, group = joined.d_head, head * joined.num_kv_heads // joined.num_heads
+        self.query = _rows(joined.query, slice(head * d, (head + 1) * d))
+        self.key = _rows(joined.key, slice(group * d, (group + 1) * d))
+        self.value = _rows(joined.value, slice(group * d, (group + 1) * d))
 
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B S D_context"], **options: Any
     ) -> Float[Tensor, "B L d"]:
-        """Attention as in chapter 1, with d numbers a token."""
+        """Attention as in chapter 1, with d features per token."""
         return attention(self.query(x), self.key(context), self.value(context), **options)
 
 

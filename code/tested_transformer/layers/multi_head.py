@@ -1,4 +1,4 @@
-"""Multi-head attention: several small attentions side by side, computed in one product."""
+"""Multi-head attention: several small attentions side by side, computed in one matrix product."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import (
@@ -19,16 +19,17 @@ from ..errors import (
     shape_of,
 )
 from ..functional.attention import attention
+from ..positions.protocol import PositionScheme
 from .cache import KeyValueCache
 
 __all__ = ["MultiHeadAttention", "concat_heads", "split_heads"]
 
 
 def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H L d"]:
-    """Cut each token's numbers into heads: head h gets the h-th run of d = D / H neighbors.
+    """Split each token's features into heads: head h gets the h-th run of d = D / H neighbors.
 
-    The axes must be cut first and turned second. Cutting straight to (B, H, L, d) has the right
-    shape and mixes the tokens.
+    Reshape first, transpose second. A reshape straight to (B, H, L, d) has the right shape and mixes
+    the tokens.
 
     Shapes: (B, L, D) -> (B, H, L, d), D = H d.
     Raises: TypeError or ValueError that name the argument.
@@ -55,14 +56,19 @@ def concat_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
 
 
 class MultiHeadAttention(nn.Module):
-    """H attentions side by side, each on d = D / H numbers of its own projections.
+    """H attentions side by side, each with its own projections of d = d_head features.
 
-    Layers `query`, `key`, `value` and `output`, made in that order. Without a context the sequence
-    attends to itself; with one it asks and the context answers. Dropout acts on the weights, while
-    training only. With num_kv_heads = G < H, neighboring query heads share a key and value head.
+    Linear layers `query`, `key`, `value` and `output`, made in that order. Without a context the
+    sequence attends to itself; with one, queries come from x, keys and values from the context.
+    Dropout acts on the attention weights, in training only.
 
-    Shapes: x (B, L, D), context (B, S, d_context) -> (B, L, D), and the weights (B, H, L, S), after
-        dropout, with return_weights. S is L without a context, and everything so far with a cache.
+    num_kv_heads: G key and value heads, each shared by H / G neighboring query heads (GQA). d_head:
+        features per head, D / H by default. window: each query attends to that many keys at most.
+    positions: a scheme whose `rotate` turns queries and keys (before keys enter the cache) and whose
+        `slopes` or `bias` act on the scores; for self-attention only.
+
+    Shapes: x (B, L, D), context (B, S, d_context) -> (B, L, D), and the attention weights (B, H, L, S),
+        after dropout, with return_weights. S is L without a context, and everything so far with a cache.
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023.
     """
@@ -73,31 +79,32 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
+        d_head: int | None = None,
         d_context: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        positions: PositionScheme | None = None,
+        window: int | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         d_context = d_model if d_context is None else d_context
-        sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
-        for name, size in (*sizes.items(), ("d_context", d_context)):
-            check_count(name, size)
-        if d_model % num_heads:
-            wanted = f"a number that divides d_model = {d_model}"
-            raise argument_error(ValueError, "num_heads", num_heads, wanted)
-        if num_heads % num_kv_heads:
-            wanted = f"a number that divides num_heads = {num_heads}"
-            raise argument_error(ValueError, "num_kv_heads", num_kv_heads, wanted)
+        d_head = check_heads(d_model, num_heads, num_kv_heads, d_head)
+        check_count("d_context", d_context)
         check_bool("bias", bias)
         check_probability("dropout", dropout)
-        kv_width = d_model // num_heads * num_kv_heads
-        self.query = nn.Linear(d_model, d_model, bias=bias)
-        self.key = nn.Linear(d_context, kv_width, bias=bias)
-        self.value = nn.Linear(d_context, kv_width, bias=bias)
-        self.output = nn.Linear(d_model, d_model, bias=bias)
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        if positions is not None and not isinstance(positions, PositionScheme):
+            wanted = "a PositionScheme or None"
+            raise argument_error(TypeError, "positions", type(positions).__name__, wanted)
+        if window is not None:
+            check_count("window", window)
+        self.query = nn.Linear(d_model, num_heads * d_head, bias=bias)
+        self.key = nn.Linear(d_context, num_kv_heads * d_head, bias=bias)
+        self.value = nn.Linear(d_context, num_kv_heads * d_head, bias=bias)
+        self.output = nn.Linear(num_heads * d_head, d_model, bias=bias)
+        self.num_heads, self.num_kv_heads, self.d_head = num_heads, num_kv_heads, d_head
+        self.positions, self.window = positions, window
         self.dropout, self.backend = dropout, backend
 
     def forward(
@@ -108,20 +115,34 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         causal: bool = False,
+        position_ids: Int[Tensor, "*ids L"] | None = None,
         cache: KeyValueCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Float[Tensor, "B H L S"]]:
         """Attend, head by head, to x or to the context.
 
         mask, bias and causal are those of `attention`: (L, S), or four axes that broadcast with
-        (B, H, L, S), where S counts every key in the cache. With a fixed cache the context is
-        projected at the first call and not looked at afterwards.
+        (B, H, L, S), where S counts every key in the cache. position_ids (L) or (B, L) are those of x,
+        by default those that follow the cache. A bias by distance counts along the sequence, cache
+        included. With a fixed cache the context is projected at the first call and ignored afterwards.
         """
         check_sequence("x", x, self.query.in_features)
+        if self.positions is not None and context is not None:
+            wanted = "none: this layer has positions, which are for self-attention"
+            raise argument_error(ValueError, "context", f"shape {shape_of(context)}", wanted)
         query = split_heads(self.query(x), self.num_heads)  # B H L d
-        key, value = self._keys_and_values(x if context is None else context, cache)  # B G S d
+        if cache is not None and cache.fixed and cache.length:
+            key, value = cache.keys, cache.values  # B G S d
+        else:
+            context = x if context is None else context
+            check_sequence("context", context, self.key.in_features)
+            key = split_heads(self.key(context), self.num_kv_heads)  # B G S d
+            value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
+            query, key = self._rotate(query, key, position_ids, cache)
+            key, value = (key, value) if cache is None else cache.append(key, value)
         answer = attention(
-            query, key, value, mask=mask, bias=bias, causal=causal,
+            query, key, value, mask=mask, causal=causal, window=self.window,
+            **self._biases(query, key, bias),
             dropout_p=self.dropout if self.training else 0.0,
             return_weights=return_weights, backend=self.backend,
         )  # fmt: skip
@@ -129,15 +150,33 @@ class MultiHeadAttention(nn.Module):
         output = self.output(concat_heads(heads))  # B L D
         return (output, weights) if return_weights else output
 
-    def _keys_and_values(
-        self, context: Tensor, cache: KeyValueCache | None
+    def _rotate(
+        self,
+        query: Tensor,
+        key: Tensor,
+        position_ids: Tensor | None,
+        cache: KeyValueCache | None,
     ) -> tuple[Tensor, Tensor]:
-        if cache is not None and cache.fixed and cache.length:
-            return cache.keys, cache.values
-        check_sequence("context", context, self.key.in_features)
-        key = split_heads(self.key(context), self.num_kv_heads)  # B G S d
-        value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
-        return (key, value) if cache is None else cache.append(key, value)
+        """Queries and keys of the new tokens, rotated if the scheme rotates."""
+        if self.positions is None:
+            return query, key
+        if position_ids is None:
+            start = 0 if cache is None else cache.length
+            position_ids = torch.arange(start, start + query.shape[2], device=query.device)
+        return self.positions.rotate(query, key, position_ids)
+
+    def _biases(self, query: Tensor, key: Tensor, bias: Tensor | None) -> dict[str, Tensor | None]:
+        """What is added to the scores: the call's own bias, and slopes or a bias of the scheme."""
+        if self.positions is None:
+            return {"bias": bias}
+        slopes = self.positions.slopes(query)
+        if slopes is not None:
+            return {"bias": bias, "alibi_slopes": slopes}
+        key_ids = torch.arange(key.shape[2], device=key.device)
+        query_ids = key_ids[key.shape[2] - query.shape[2] :]  # the last query is at the last key
+        by_distance = self.positions.bias(query_ids, key_ids, query)
+        given = [each for each in (bias, by_distance) if each is not None]
+        return {"bias": sum(given) if given else None}
 
     @classmethod
     def from_torch(cls, theirs: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -165,11 +204,16 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self) -> nn.MultiheadAttention:
         """A copy as torch's layer, batch first.
 
-        Raises: ValueError with grouped heads, which torch's layer does not have.
+        Raises: ValueError with grouped heads, heads of another size than D / H, positions or a window,
+            which torch's layer does not have.
         """
         if self.num_kv_heads != self.num_heads:
             wanted = f"as many as query heads, {self.num_heads}, for torch's layer"
             raise argument_error(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
+        check_plain("self", self)
+        if self.num_heads * self.d_head != self.query.in_features:
+            wanted = f"{self.query.in_features} / {self.num_heads}, for torch's layer"
+            raise argument_error(ValueError, "d_head", self.d_head, wanted)
         width = self.key.in_features
         theirs = nn.MultiheadAttention(
             self.query.in_features, self.num_heads, dropout=self.dropout, batch_first=True,
@@ -208,3 +252,27 @@ def check_sequence(name: str, x: Any, width: int | None = None) -> None:
         raise argument_error(
             ValueError, name, f"shape {shape_of(x)}", f"width {width} in the last axis"
         )
+
+
+def check_heads(d_model: Any, num_heads: Any, num_kv_heads: Any, d_head: Any) -> int:
+    """The features per head, D / H unless given. Raises: TypeError or ValueError if they do not fit."""
+    sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
+    for name, size in sizes.items():
+        check_count(name, size)
+    if d_head is None and d_model % num_heads:
+        wanted = f"a number that divides d_model = {d_model}"
+        raise argument_error(ValueError, "num_heads", num_heads, wanted)
+    if num_heads % num_kv_heads:
+        wanted = f"a number that divides num_heads = {num_heads}"
+        raise argument_error(ValueError, "num_kv_heads", num_kv_heads, wanted)
+    d_head = d_model // num_heads if d_head is None else d_head
+    check_count("d_head", d_head)
+    return d_head
+
+
+def check_plain(argument: str, layer: MultiHeadAttention) -> None:
+    """Raise ValueError if the layer has positions or a window."""
+    if layer.positions is not None or layer.window is not None:
+        scheme = "no positions" if layer.positions is None else type(layer.positions).__name__
+        came = f"one with {scheme} and window {layer.window}"
+        raise argument_error(ValueError, argument, came, "a layer without positions and window")

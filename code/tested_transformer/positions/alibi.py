@@ -53,9 +53,12 @@ class ALiBi(PositionScheme):
         self.num_heads = num_heads
 
     def bias(
-        self, query_ids: Int[Tensor, "*ids L"], key_ids: Int[Tensor, "*ids S"]
+        self,
+        query_ids: Int[Tensor, "*ids L"],
+        key_ids: Int[Tensor, "*ids S"],
+        query: Float[Tensor, "B H L d"] | None = None,
     ) -> Float[Tensor, "B H L S"]:
-        """-slope x |query position - key position|, in float32."""
+        """-slope x |query position - key position|, in float32, whatever the query."""
         for name, position_ids in (("query_ids", query_ids), ("key_ids", key_ids)):
             check_integer_tensor(name, position_ids)
             check_rank(name, position_ids, 1, 2)

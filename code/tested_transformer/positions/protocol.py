@@ -13,8 +13,9 @@ class PositionScheme(nn.Module):
 
     `embed` acts once, on the token embeddings (sinusoidal, learned). `rotate` acts in every attention
     layer on queries and keys, after the split into heads and before keys enter a cache (rotary).
-    `bias` is added to the scaled scores of every attention layer (ALiBi). A bias of the form
-    -slope x distance is also given as `slopes`, which need no memory of size L x S.
+    `bias` is added to the scaled scores of every attention layer (ALiBi; relative, whose bias depends
+    on the query too). A bias of -slope x distance is also given as `slopes`, which need no memory of
+    size L x S.
 
     Position IDs are integers, (L) for all sequences of a batch or (B, L) for each its own.
 
@@ -37,7 +38,10 @@ class PositionScheme(nn.Module):
         return query, key
 
     def bias(
-        self, query_ids: Int[Tensor, "*ids L"], key_ids: Int[Tensor, "*ids S"]
+        self,
+        query_ids: Int[Tensor, "*ids L"],
+        key_ids: Int[Tensor, "*ids S"],
+        query: Float[Tensor, "B H L d"] | None = None,
     ) -> Float[Tensor, "B H L S"] | None:
         """What is added to the scaled scores, or None. Shapes: -> (B, H, L, S), B may be 1."""
         return None

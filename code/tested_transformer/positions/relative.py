@@ -17,17 +17,18 @@ from ..errors import (
     shape_of,
 )
 from ..functional.attention import attention
+from .protocol import PositionScheme
 
-__all__ = ["RelativeAttention", "relative_attention", "relative_distances"]
+__all__ = ["RelativeAttention", "RelativePositions", "relative_attention", "relative_distances"]
 
 
 def relative_distances(
     num_queries: int, num_keys: int, max_distance: int, *, device: Any = None
 ) -> Int[Tensor, "L S"]:
-    """Which row of a table belongs to each pair: the key's place less the query's, clipped, made >= 0.
+    """The row of an embedding matrix that belongs to each pair: key position - query position, clipped.
 
-    Entry (i, j) is clip(j - p, -K, K) + K, where p = i + S - L is the query's place (the last query
-    stands at the last key) and K is max_distance.
+    Entry (i, j) is clip(j - p, -K, K) + K, where p = i + S - L is the query's position (the last query
+    is at the last key) and K is max_distance.
 
     Shapes: numbers -> (L, S), entries 0 ... 2K.
     Raises: TypeError or ValueError that name the argument.
@@ -41,8 +42,15 @@ def relative_distances(
     check_count("num_queries", num_queries, least=0)
     check_count("num_keys", num_keys, least=0)
     check_count("max_distance", max_distance, least=0)
-    queries = torch.arange(num_queries, device=device) + num_keys - num_queries
-    distances = torch.arange(num_keys, device=device) - queries[:, None]  # L S
+    query_ids = torch.arange(num_queries, device=device) + num_keys - num_queries
+    return clipped_distances(query_ids, torch.arange(num_keys, device=device), max_distance)
+
+
+def clipped_distances(
+    query_ids: Int[Tensor, "*ids L"], key_ids: Int[Tensor, "*ids S"], max_distance: int
+) -> Int[Tensor, "*ids L S"]:
+    """clip(key position - query position, -K, K) + K. Shapes: (*ids, L), (*ids, S) -> (*ids, L, S)."""
+    distances = key_ids.unsqueeze(-2) - query_ids.unsqueeze(-1)
     return distances.clamp(-max_distance, max_distance) + max_distance
 
 
@@ -62,8 +70,8 @@ def relative_attention(
 
     softmax(q_i . (k_j + a_ij) / sqrt(d)) (v_j + b_ij), where a_ij and b_ij are the tables' rows for
     the distance of j from i, clipped to K; the tables have 2K + 1 rows. The sums are split, so that
-    no tensor of L x S vectors is made: each query meets each row of the key table once, and the
-    weights are summed by distance before they meet the value table.
+    no tensor of L x S vectors is made: each query is multiplied by each row of the key table once, and
+    the attention weights are summed by distance before they are multiplied by the value table.
 
     Shapes: query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv), tables (2K + 1, d) and
         (2K + 1, dv) -> (*batch, L, dv) [, weights (*batch, L, S)].
@@ -72,25 +80,59 @@ def relative_attention(
     """
     check_tables(query, key, value, key_table, value_table)
     max_distance = len(key_table) // 2
-    picks = relative_distances(
+    rows = relative_distances(
         query.shape[-2], key.shape[-2], max_distance, device=query.device
     ).expand(*query.shape[:-1], -1)  # *batch L S
     by_row = query @ key_table.mT * query.shape[-1] ** -0.5  # *batch L 2K+1
-    bias = by_row.gather(-1, picks)  # *batch L S
+    bias = by_row.gather(-1, rows)  # *batch L S
     output, weights = attention(
         query, key, value, mask=mask, bias=bias, causal=causal, dropout_p=dropout_p,
         return_weights=True,
     )  # fmt: skip
     if value_table is not None:
-        by_distance = torch.zeros_like(by_row).scatter_add(-1, picks, weights)  # *batch L 2K+1
+        by_distance = torch.zeros_like(by_row).scatter_add(-1, rows, weights)  # *batch L 2K+1
         output = output + by_distance @ value_table
     return (output, weights) if return_weights else output
+
+
+class RelativePositions(PositionScheme):
+    """The key term of `relative_attention` as a scheme: its `bias` is q_i . a_ij / sqrt(d).
+
+    The value term b_ij does not fit a bias: it needs the attention weights. `RelativeAttention` has both
+    terms. The parameter `key_table` (2K + 1, d), shared by all heads, starts as noise of standard
+    deviation 0.02.
+
+    Shapes: query_ids (L) or (B, L), key_ids (S) or (B, S), query (B, H, L, d) -> bias (B, H, L, S).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Shaw et al. 2018, equation 5.
+    """
+
+    def __init__(self, d_head: int, max_distance: int) -> None:
+        super().__init__()
+        check_count("d_head", d_head)
+        check_count("max_distance", max_distance, least=0)
+        self.max_distance = max_distance
+        self.key_table = nn.Parameter(torch.empty(2 * max_distance + 1, d_head).normal_(std=0.02))
+
+    def bias(
+        self,
+        query_ids: Int[Tensor, "*ids L"],
+        key_ids: Int[Tensor, "*ids S"],
+        query: Float[Tensor, "B H L d"] | None = None,
+    ) -> Float[Tensor, "B H L S"]:
+        """Each query times the vector of its distance from each key, scaled as scores are."""
+        check_query(query, self.key_table.shape[1])
+        rows = clipped_distances(query_ids, key_ids, self.max_distance)  # *ids L S
+        rows = rows.view(-1, 1, *rows.shape[-2:]).expand(*query.shape[:2], -1, -1)  # B H L S
+        by_row = query @ self.key_table.mT * query.shape[-1] ** -0.5  # B H L 2K+1
+        return by_row.gather(-1, rows)
 
 
 class RelativeAttention(nn.Module):
     """`relative_attention` with tables of its own, shared by all heads and all samples.
 
-    Parameters `key_table` and `value_table` (2K + 1, d), small noise at the start.
+    Parameters `key_table` and `value_table` (2K + 1, d) start as noise of standard deviation 0.02.
+    Not a PositionScheme, since a scheme has no part in the values; `RelativePositions` is its key term.
 
     Shapes: query (*batch, L, d), key and value (*batch, S, d) -> (*batch, L, d); options as in
         `relative_attention`.
@@ -109,11 +151,20 @@ class RelativeAttention(nn.Module):
         self.dropout = dropout
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """Attend, with the distances in mind."""
+        """`relative_attention`, with dropout in training only."""
         dropout_p = self.dropout if self.training else 0.0
         return relative_attention(
             query, key, value, self.key_table, self.value_table, dropout_p=dropout_p, **options
         )
+
+
+def check_query(query: Any, d_head: int) -> None:
+    """Raise unless the queries are (B, H, L, d), with d features per head."""
+    check_float_tensor("query", query)
+    check_rank("query", query, 4)
+    if query.shape[-1] != d_head:
+        wanted = f"{d_head} features per head"
+        raise argument_error(ValueError, "query", f"shape {shape_of(query)}", wanted)
 
 
 def check_tables(query: Any, key: Any, value: Any, key_table: Any, value_table: Any) -> None:

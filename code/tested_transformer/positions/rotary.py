@@ -88,6 +88,11 @@ class RotaryPositions(PositionScheme):
         position_ids: Int[Tensor, "*ids L"],
     ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
         """Both rotated, each token by its own position."""
+        for name, x in (("query", query), ("key", key)):
+            check_float_tensor(name, x)
+            if x.shape[-1] != self.d_head:
+                wanted = f"{self.d_head} features per head"
+                raise argument_error(ValueError, name, f"shape {shape_of(x)}", wanted)
         options = {"base": self.base, "layout": self.layout, "rotary_dim": self.rotary_dim}
         return (
             apply_rotary(query, position_ids, **options),
