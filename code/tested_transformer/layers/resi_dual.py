@@ -56,7 +56,7 @@ class ResiDualStack(Stack):
         """Every layer in turn, then x + norm(total)."""
         streams, weights = super().forward(torch.cat([x, x], dim=-1), *inputs, **options)
         x, total = split_streams(streams)
-        return x + norm(total), weights
+        return x + norm(total.contiguous()), weights  # a view would keep both streams for backward
 
 
 def split_streams(x: Tensor) -> tuple[Tensor, Tensor]:
