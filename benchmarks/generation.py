@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from record import write_rows
 
 from hf_copies import from_gpt2
-from tested_transformer.generation.decoding import generate
 from tested_transformer.generation.decoding_state import CausalState
+from tested_transformer.generation.generate import generate
 
 LAYERS, WIDTH, HEADS, VOCAB, NEW = 4, 256, 8, 4000, 1000
 LENGTHS, BIN = (100, 300, 1000), 20  # tokens; neighbors of which the median is stored

@@ -1,7 +1,7 @@
 """What the two GPU scripts share: the machine, the clock, problems, what is right, and how time is taken.
 
-They run where torch, Triton and NumPy are and nothing else: tools/bare.py stands in for what the
-package imports beside them. With --smoke they run in Triton's interpreter, on toy problems.
+They run where torch, Triton and NumPy are and nothing else: tools/bare.py stands in for jaxtyping,
+which the package imports beside them. With --smoke they run in Triton's interpreter, on toy problems.
 """
 
 import argparse

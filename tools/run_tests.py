@@ -36,6 +36,8 @@ UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
 # Modules whose signatures are checked while the tests run. The reference, the Specs and the exercises
 # work on NumPy arrays in Python loops, where a check at every call would multiply the time.
 UNCHECKED = ("reference", "specs", "exercises", "plotting", "reader.show")
+# The contracts of .importlinter; its command is no module that Python could run with -m.
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command as run; run()"
 NBVAL = [
     "--nbval",
     "--nbval-current-env",
@@ -140,6 +142,7 @@ def steps(fast: bool) -> list[Step]:
         Step("lint", ["-m", "ruff", "check", "."]),
         Step("format", ["-m", "ruff", "format", "--check", "."]),
         Step("spelling", ["-m", "codespell_lib"]),
+        Step("who may import whom", ["-c", LINT_IMPORTS, "--no-cache"]),
         Step("doctests", [*PYTEST, "--doctest-modules", "code"]),
     ]
     if fast:

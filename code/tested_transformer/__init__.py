@@ -53,7 +53,7 @@ PUBLIC = {
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
-    "generation.decoding": "generate Generated",
+    "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.conventions": "compare_libraries",
@@ -61,6 +61,7 @@ PUBLIC = {
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
+    "analysis.describe_mask": "describe_mask",
     "analysis.mistakes": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",
@@ -68,7 +69,6 @@ PUBLIC = {
     "reader.check": "check",
     "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",
-    "plotting.describe": "describe_mask",
 }  # fmt: skip
 HOME = {name: module for module, names in PUBLIC.items() for name in names.split()}
 

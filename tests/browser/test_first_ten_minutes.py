@@ -83,7 +83,7 @@ def test_every_number_reads_as_german_writes_it(page):
         }
         return found;
     }""")
-    assert seen == ["".join(german_words(n, cut="coarse")) for n in range(1, 1000)]
+    assert seen == ["".join(german_words(n, segmentation="coarse")) for n in range(1, 1000)]
 
 
 def test_slider_and_arrow_keys_change_the_picture(page):

@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.data import (
-    Pair,
+from tested_transformer.data import Pair, number_pair, number_rows, single_numbers
+from tested_transformer.data.number_words import german_words
+from tested_transformer.data.subwords import (
+    SPACE,
+    UNKNOWN,
     Subwords,
     characters,
     join_pieces,
-    number_pair,
-    number_rows,
     resegment,
-    single_numbers,
     written_words,
 )
-from tested_transformer.data.number_words import german_words
-from tested_transformer.data.subwords import SPACE, UNKNOWN
 
 WORDS = [written_words(pair.source) for pair in number_rows(train=300, test=0).train]
 PIECES = Subwords.train(WORDS, 80)

@@ -20,8 +20,8 @@ from tested_transformer.experiments.ch11_spoken_numbers import (
     true_chances,
 )
 from tested_transformer.generation.beam_search import beam_search
-from tested_transformer.generation.decoding import generate
 from tested_transformer.generation.decoding_state import CausalState
+from tested_transformer.generation.generate import generate
 
 BEGINNINGS = ["", "one", "twenty", "three hundred", "one hundred and", "five thousand"]
 START = torch.tensor([[BOS]])

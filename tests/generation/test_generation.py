@@ -12,8 +12,8 @@ from hf_copies import from_hf, small_hf
 from tested_transformer.analysis.mistakes import translate
 from tested_transformer.data import EOS, Vocabulary, pad
 from tested_transformer.generation.beam_search import beam_search
-from tested_transformer.generation.decoding import Generated, generate
 from tested_transformer.generation.decoding_state import CausalState, Seq2SeqState
+from tested_transformer.generation.generate import Generated, generate
 from tested_transformer.generation.sampling import (
     GREEDY,
     Sampling,

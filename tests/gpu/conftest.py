@@ -1,7 +1,7 @@
 """Where the flash kernels run: on a GPU at real sizes, or in Triton's interpreter at small ones.
 
 A GPU machine may have torch, Triton, NumPy and pytest, and nothing else: tools/bare.py stands in for
-what the package imports beside them.
+jaxtyping, which the package imports beside them.
 """
 
 import sys
@@ -33,7 +33,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip by name what this machine can not run."""
+    """Skip by name what this machine cannot run."""
     reason = flash.missing()
     for item in items:
         if reason:

@@ -18,8 +18,8 @@ from hf_copies import (
 from same_numbers import assert_float32_same, assert_same_numbers, in_dtype
 from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
-from tested_transformer.generation.decoding import generate
 from tested_transformer.generation.decoding_state import CausalState
+from tested_transformer.generation.generate import generate
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.transformer import TransformerConfig
 

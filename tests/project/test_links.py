@@ -53,7 +53,7 @@ from tested_transformer.specs import SPECS  # noqa: E402
         ("from tested_transformer.functional.scaling import entropy\nentropy = 3", []),
         (
             "%matplotlib inline\n!ls\nfrom tested_transformer.data import pad\npad",
-            ["data.vocabulary.pad"],
+            ["special_tokens.pad"],
         ),
     ],
 )

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..data import BOS, EOS, Pair, Vocabulary, pad
-from ..errors import (
-    check_count,
-)
+from ..data import Pair, Vocabulary
+from ..errors import check_count
 from ..generation.beam_search import beam_search
-from ..generation.decoding import generate
 from ..generation.decoding_state import Seq2SeqState
+from ..generation.generate import generate
 from ..generation.sampling import GREEDY, Sampling
-from ..training.trainer import device_of
+from ..special_tokens import BOS, EOS, pad
 
 __all__ = ["Mistake", "find_mistakes", "translate"]
 
@@ -39,7 +37,7 @@ def translate(
     """
     if not sentences:
         return []
-    was_training, device = model.training, device_of(model)
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
         ids = pad([[*source.encode(words), EOS] for words in sentences]).to(device)
@@ -55,10 +53,10 @@ def translate(
 
 
 class Mistake(NamedTuple):
-    """A sentence that a model did not translate word for word, and what it said."""
+    """A sentence that a model did not translate word for word, and what it generated."""
 
     pair: Pair
-    prefix_ids: tuple[str, ...]
+    translation: tuple[str, ...]
 
 
 def find_mistakes(
@@ -82,7 +80,7 @@ def find_mistakes(
     by_length = sorted(pairs, key=lambda pair: len(pair.target))
     for first in range(0, len(by_length), batch_size):
         some = by_length[first : first + batch_size]
-        prefix_ids = translate(model, [pair.source for pair in some], source, target, **options)
-        both = zip(some, map(tuple, prefix_ids), strict=True)
+        translations = translate(model, [pair.source for pair in some], source, target, **options)
+        both = zip(some, map(tuple, translations), strict=True)
         mistakes += [Mistake(pair, words) for pair, words in both if words != pair.target]
     return mistakes

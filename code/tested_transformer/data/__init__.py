@@ -1,9 +1,12 @@
-"""Sentences to learn from: made here or read from a file, never downloaded."""
+"""Sentences to learn from: made here or read from a file, never downloaded.
 
+Subwords stand in `data.subwords`, which needs the package tokenizers.
+"""
+
+from ..special_tokens import BOS, EOS, PAD, UNK, pad
 from .batches import Batch, make_batch, make_batches
 from .pairs import Pair, Split, number_pair, number_rows, read_pairs, single_numbers
-from .subwords import Subwords, characters, join_pieces, resegment, written_words
-from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, lengths, pad
+from .vocabulary import Vocabulary, lengths
 
 __all__ = [
     "BOS",
@@ -13,10 +16,7 @@ __all__ = [
     "Batch",
     "Pair",
     "Split",
-    "Subwords",
     "Vocabulary",
-    "characters",
-    "join_pieces",
     "lengths",
     "make_batch",
     "make_batches",
@@ -24,7 +24,5 @@ __all__ = [
     "number_rows",
     "pad",
     "read_pairs",
-    "resegment",
     "single_numbers",
-    "written_words",
 ]

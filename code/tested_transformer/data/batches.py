@@ -11,8 +11,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import argument_error, check_count
+from ..special_tokens import BOS, EOS, PAD, pad
 from .pairs import Pair
-from .vocabulary import BOS, EOS, PAD, Vocabulary, pad
+from .vocabulary import Vocabulary
 
 __all__ = ["Batch", "make_batch", "make_batches"]
 

@@ -17,25 +17,25 @@ ENGLISH_UNITS = ["", "one", "two", "three", "four", "five", "six", "seven", "eig
                  "eighteen", "nineteen"]  # fmt: skip
 ENGLISH_TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty",
                 "ninety"]  # fmt: skip
-CUTS = ("fine", "coarse")
+SEGMENTATIONS = ("fine", "coarse")
 SHORT = {"sechs": "sech", "sieben": "sieb"}  # before zehn: sechzehn, siebzehn
 
 
 def german_words(number: int, *, segmentation: str = "fine") -> list[str]:
-    """The German number word, cut into its parts.
+    """The German number word, split into morphemes.
 
-    cut: "coarse" keeps teens, tens and the final eins whole, and its parts joined are the written
-    word. "fine" cuts what returns elsewhere (drei zehn, vier zig) and writes eins as ein. zwanzig
+    segmentation: "coarse" keeps teens, tens and the final eins whole, and its morphemes joined are the
+    written word. "fine" splits what returns elsewhere (drei zehn, vier zig) and writes eins as ein. zwanzig
     and dreißig stay whole: zwan and ßig occur nowhere else.
 
-    Raises: TypeError for what is no int; ValueError outside 1 ... 999,999 and for another cut.
+    Raises: TypeError for what is no int; ValueError outside 1 ... 999,999 and for another segmentation.
     Source: chapter 1.
 
-    >>> german_words(324), german_words(43), german_words(43, cut="coarse")
+    >>> german_words(324), german_words(43), german_words(43, segmentation="coarse")
     (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['drei', 'und', 'vier', 'zig'], ['drei', 'und', 'vierzig'])
     """
     check_number_word(number)
-    if segmentation not in CUTS:
+    if segmentation not in SEGMENTATIONS:
         raise argument_error(ValueError, "segmentation", repr(segmentation), '"fine" or "coarse"')
     thousands, rest = divmod(number, 1000)
     words = [*_german(thousands, segmentation), "tausend"] if thousands else []

@@ -127,7 +127,7 @@ def resegment(
 ) -> list[Pair]:
     """The same pairs with the words of one side or both cut in another way; None leaves a side alone.
 
-    >>> recut([Pair(("zwei",), ("two",))], source=characters)
+    >>> resegment([Pair(("zwei",), ("two",))], source=characters)
     [Pair(source=('z', 'w', 'e', 'i'), target=('two',))]
     """
     return [

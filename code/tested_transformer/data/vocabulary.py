@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import argument_error, check_integer_tensor, check_rank
+from ..special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
-__all__ = ["Vocabulary", "lengths", "pad"]
-
-PAD, BOS, EOS, UNK = range(4)
-SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+__all__ = ["Vocabulary", "lengths"]
 
 
 class Vocabulary:
@@ -83,25 +80,6 @@ class Vocabulary:
                     ValueError, "ids", number, f"numbers from 0 to {len(self) - 1}"
                 )
         return [self.words[number] for number in numbers if number not in (PAD, BOS)]
-
-
-def pad(
-    sentences: Sequence[Sequence[int]], *, left: bool = False, value: int = PAD
-) -> Int[Tensor, "B L"]:
-    """Sentences of several lengths as one tensor, filled up with PAD at the end or the beginning.
-
-    Shapes: B lists -> (B, L), L the longest.
-
-    >>> pad([[5, 6], [7]]).tolist()
-    [[5, 6], [7, 0]]
-    """
-    length = max((len(sentence) for sentence in sentences), default=0)
-    table = torch.full((len(sentences), length), value, dtype=torch.long)
-    for row, sentence in enumerate(sentences):
-        if len(sentence):
-            place = slice(length - len(sentence), length) if left else slice(len(sentence))
-            table[row, place] = torch.as_tensor(sentence, dtype=torch.long)
-    return table
 
 
 def lengths(ids: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:

@@ -1,4 +1,4 @@
-"""Two small experiments of chapter 5: a task that one head can not do, one that scrambled heads can."""
+"""Two small experiments of chapter 5: a task that one head cannot do, one that scrambled heads can."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..data.number_words import UNITS
 from ..functional.attention import attention
 from ..layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 
-WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+WORDS = UNITS[1:]
 LENGTH = 8
 LR = 0.02
-PADDING = len(WORDS)  # the number of the padding token
+PADDING = len(WORDS)  # the ID of the padding token
 
 
 def rows(count: int, seed: int) -> Int[Tensor, "N L"]:
-    """Rows of eight random words, as word numbers."""
+    """Sequences of eight random words, as token IDs."""
     return torch.from_numpy(np.random.default_rng(seed).integers(0, len(WORDS), (count, LENGTH)))
 
 
 def train(model: nn.Module, solution: Callable[[Tensor], Tensor], *, steps: int = 200) -> nn.Module:
-    """Train on fresh rows at every step; the solution says what should come out for a row."""
+    """Train on new sequences at every step; the solution gives the targets of a sequence."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     for step in range(steps):
         words = rows(64, seed=step)
@@ -48,7 +49,8 @@ def neighbors(words: Int[Tensor, "N L"]) -> Int[Tensor, "N L-2 2"]:
 class NeighborModel(nn.Module):
     """One attention layer that must name both neighbors of each word, by two linear readouts.
 
-    Word and place are added, as everywhere. With `hidden`, a layer of ReLUs stands before the readout.
+    Token and position embeddings are added, as everywhere. With `hidden`, a layer of ReLUs stands
+    before the readout.
     In float64, so that training ends alike on every machine.
     """
 
@@ -56,15 +58,16 @@ class NeighborModel(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.word, self.place = nn.Embedding(len(WORDS), width), nn.Embedding(LENGTH, width)
+            self.word = nn.Embedding(len(WORDS), width)
+            self.position = nn.Embedding(LENGTH, width)
             self.heads = MultiHeadAttention(width, num_heads)
             layers = [nn.Linear(width, hidden), nn.ReLU()] if hidden else []
             self.readout = nn.Sequential(*layers, nn.Linear(hidden or width, 2 * len(WORDS)))
         self.double()
 
     def embed(self, words: Int[Tensor, "N L"]) -> Float[Tensor, "N L D"]:
-        """Word and place."""
-        return self.word(words) + self.place.weight
+        """Token and position embeddings."""
+        return self.word(words) + self.position.weight
 
     def forward(self, words: Int[Tensor, "N L"]) -> Float[Tensor, "N L-2 2 V"]:
         """Logits for the word on the left and for the word on the right."""
@@ -72,13 +75,13 @@ class NeighborModel(nn.Module):
 
     @torch.no_grad()
     def weights(self, words: Int[Tensor, "N L"]) -> Float[Tensor, "H L L"]:
-        """Who looks at whom, head by head, in the mean over the rows."""
+        """Attention weights, head by head, averaged over the sequences."""
         return self.heads(self.embed(words), return_weights=True)[1].mean(0)
 
 
 @torch.no_grad()
 def both_right(model: NeighborModel) -> float:
-    """How often both neighbors are named right, on 500 new rows."""
+    """How often both neighbors are named right, on 500 new sequences."""
     words = rows(500, seed=10_000)
     return float((model(words).argmax(-1) == neighbors(words)).all(-1).double().mean())
 
@@ -95,7 +98,7 @@ def right_heads(x, w_query, w_key, w_value, w_output, num_heads, *, context=None
 
 
 class Copier(nn.Module):
-    """One attention layer, right or wrong, that must write a row once more, or backwards.
+    """One attention layer, right or wrong, that must copy a sequence, or reverse it.
 
     `heads` is a function as `right_heads`. In float64, so that training ends alike on every machine.
     """
@@ -104,24 +107,24 @@ class Copier(nn.Module):
         super().__init__()
         rng = np.random.default_rng(0)
 
-        def table(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
-            return nn.Parameter(size * torch.from_numpy(rng.normal(size=(rows, columns))))
+        def matrix(rows: int, columns: int, std: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(std * torch.from_numpy(rng.normal(size=(rows, columns))))
 
-        self.word, self.place = table(PADDING + 1, width), table(2 * LENGTH, width)
-        self.matrices = nn.ParameterList(table(width, width, width**-0.5) for _ in range(4))
-        self.readout = table(width, len(WORDS), width**-0.5)
+        self.word, self.position = matrix(PADDING + 1, width), matrix(2 * LENGTH, width)
+        self.matrices = nn.ParameterList(matrix(width, width, width**-0.5) for _ in range(4))
+        self.readout = matrix(width, len(WORDS), width**-0.5)
         self.attend, self.num_heads = heads, num_heads
 
     def forward(self, words: Int[Tensor, "N L"]) -> Float[Tensor, "N L V"]:
-        """Logits for the word to write at each place; padding is masked."""
-        x = self.word[words] + self.place[: words.shape[1]]
+        """Logits for the token at each position; padding is masked."""
+        x = self.word[words] + self.position[: words.shape[1]]
         real = (words != PADDING)[:, None, None]
         return self.attend(x, *self.matrices, self.num_heads, mask=real) @ self.readout
 
 
 @torch.no_grad()
 def accuracy(model: Copier, solution: Callable[[Tensor], Tensor], padding: int = 0) -> float:
-    """How many words come out right on 500 new rows, with so many padding tokens after each."""
+    """The fraction of tokens that are right on 500 new sequences, with this padding after each."""
     words = rows(500, seed=10_000)
     written = model(functional.pad(words, (0, padding), value=PADDING))[:, :LENGTH].argmax(-1)
     return float((written == solution(words)).double().mean())

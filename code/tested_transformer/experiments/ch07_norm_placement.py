@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..data.number_words import TENS, UNITS, german_words
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.norms import LayerNorm
@@ -23,39 +24,29 @@ from ..layers.residual import Residual, deepnorm_constants, deepnorm_init
 D_MODEL, NUM_HEADS, D_FF = 32, 4, 64
 BATCH, STEPS, RATE, WARMUP = 32, 400, 1e-3, 120
 
-# --- The task: read a German number, write its three digits ---------------------------------------
+# --- The task: read a German number, predict its three digits ---------------------------------------
 
-UNITS = ["", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
-TEENS = [[word] for word in ("zehn", "elf", "zwölf")] + [
-    [word, "zehn"] for word in ("drei", "vier", "fünf", "sech", "sieb", "acht", "neun")
-]
-TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-ASK = ["?1", "?2", "?3"]  # three places that must come to hold the three digits
-WORDS = ["", *ASK, *UNITS[1:], "eins", "zehn", "elf", "zwölf", "sech", "sieb", *TENS]
+ASK = ["?1", "?2", "?3"]  # at these three positions the model must predict the three digits
+WORDS = ["", *ASK, *UNITS[1:], "eins", "zehn", "elf", "zwölf", "sech", "sieb", *TENS[2:]]
 WORDS += ["und", "hundert"]
 LENGTH = len(ASK) + 5  # "drei hundert vier und zwanzig"
 
 
 def morphemes(number: int) -> list[str]:
-    """The parts of a German number word from 1 to 999.
+    """The morphemes of a German number word from 1 to 999: teens are two, tens are one.
 
-    >>> morphemes(324)
-    ['drei', 'hundert', 'vier', 'und', 'zwanzig']
+    >>> morphemes(324), morphemes(316)
+    (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['drei', 'hundert', 'sech', 'zehn'])
     """
-    hundreds, rest = divmod(number, 100)
-    tens, unit = divmod(rest, 10)
-    words = [UNITS[hundreds], "hundert"] if hundreds else []
-    if tens == 1:
-        return words + TEENS[unit]
-    if tens:
-        return words + ([UNITS[unit], "und"] if unit else []) + [TENS[tens - 2]]
-    return words + (["eins"] if unit == 1 else [UNITS[unit]] if unit else [])
+    *words, last = german_words(number, segmentation="coarse")
+    teen = last.removesuffix("zehn")
+    return [*words, teen, "zehn"] if teen and teen != last else [*words, last]
 
 
 def task(numbers: Int[Tensor, " N"]) -> tuple[Int[Tensor, "N L"], Int[Tensor, "N 3"]]:
-    """Words as token numbers, three questions first, padded with 0; and the digits to be found."""
-    place = {word: token for token, word in enumerate(WORDS)}
-    rows = [[place[word] for word in ASK + morphemes(int(n))] for n in numbers]
+    """Token IDs, three question tokens first, padded with 0; and the digits to predict."""
+    token_id = {word: token for token, word in enumerate(WORDS)}
+    rows = [[token_id[word] for word in ASK + morphemes(int(n))] for n in numbers]
     tokens = torch.tensor([row + [0] * (LENGTH - len(row)) for row in rows])
     return tokens, torch.stack([numbers // 100, numbers // 10 % 10, numbers % 10], dim=1)
 
@@ -70,9 +61,9 @@ def split(seed: int = 0) -> tuple[Int[Tensor, " N"], Int[Tensor, " M"]]:
 
 
 class Stack(nn.Module):
-    """An encoder of `depth` layers, each an attention and a feed-forward network, wired in one way.
+    """An encoder of `depth` layers, each an attention and a feed-forward network, with one norm placement.
 
-    Every matrix is drawn by Xavier's rule, as in the Transformer of 2017; for "deepnorm" with DeepNorm's
+    Every matrix is initialized by Xavier's rule, as in the Transformer of 2017; for "deepnorm" with DeepNorm's
     gain. "pre" ends with a norm, "resi_dual" with the norm of its sum.
     """
 
@@ -80,7 +71,7 @@ class Stack(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.tokens = nn.Embedding(len(WORDS), D_MODEL)
-        self.places = nn.Embedding(LENGTH, D_MODEL)
+        self.positions = nn.Embedding(LENGTH, D_MODEL)
         (alpha, beta), _ = deepnorm_constants(depth)
         self.attentions = nn.ModuleList(
             MultiHeadAttention(D_MODEL, NUM_HEADS) for _ in range(depth)
@@ -105,9 +96,9 @@ class Stack(nn.Module):
     def streams(
         self, tokens: Int[Tensor, "B L"], *, without: int | None = None
     ) -> list[Float[Tensor, "B L D"]]:
-        """The stream before every layer, and last what leaves the stack; a layer may be left out."""
+        """The residual stream before every layer, and last the stack's output; a layer may be left out."""
         mask = (tokens != 0)[:, None, None, :]
-        x = self.tokens(tokens) + self.places.weight
+        x = self.tokens(tokens) + self.positions.weight
         dual = self.norm_placement == "resi_dual"
         x, before = torch.cat([x, x], dim=-1) if dual else x, []
         for n, (attend, network) in enumerate(zip(self.attentions, self.networks, strict=True)):
@@ -131,7 +122,7 @@ def loss_of(model: Stack, numbers: Int[Tensor, " N"]) -> Float[Tensor, ""]:
 def cross_entropy(
     model: Stack, tokens: Int[Tensor, "B L"], digits: Int[Tensor, "B 3"]
 ) -> Float[Tensor, ""]:
-    """The same of rows that are token numbers already."""
+    """The same for token IDs."""
     return functional.cross_entropy(model(tokens).flatten(0, 1), digits.flatten())
 
 
@@ -147,7 +138,7 @@ def gradient_norms(norm_placement: str, depth: int, *, seed: int = 0) -> list[fl
 
 @torch.no_grad()
 def relative_changes(norm_placement: str, depth: int, *, seed: int = 0) -> list[float]:
-    """Before any training: for each layer the size of its change, as a share of the stream's."""
+    """Before any training: for each layer the norm of its change, relative to the stream's."""
     model = Stack(norm_placement, depth, seed=seed)
     streams = model.streams(task(split()[0][:BATCH])[0])
     pairs = itertools.pairwise(streams[:depth])
@@ -166,7 +157,7 @@ def train(
 ) -> tuple[Stack, list[float]]:
     """Train a stack by Adam; return it and the loss of every step.
 
-    The rate climbs to `rate` over `warmup` steps (0: it starts there) and falls to 0 in a line.
+    The learning rate climbs to `rate` over `warmup` steps (0: it starts there) and falls to 0 in a line.
     `stop` ends earlier on the same schedule.
     """
     model, (tokens, digits) = Stack(norm_placement, depth, seed=seed), task(split()[0])

@@ -8,21 +8,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..data import EOS, PAD, pad
 from ..errors import (
     argument_error,
     check_count,
     check_number,
 )
-from .decoding import Generated, check_start
+from ..special_tokens import EOS, PAD, pad
 from .decoding_state import DecodingState
+from .generate import Generated, check_start
 
 __all__ = ["beam_search"]
 
 
 @dataclass
 class _Beams:
-    """The search for one sentence: what is running, what has ended, can anything better come?"""
+    """The search for one sequence: running hypotheses, finished ones, can anything better come?"""
 
     size: int
     max_new: int
@@ -30,20 +30,20 @@ class _Beams:
     eos: int
     running: list[list[int]] = field(default_factory=lambda: [[]])  # best first, like the rest
     scores: list[float] = field(default_factory=lambda: [0.0])  # their log-probabilities
-    came_from: list[int] = field(default_factory=lambda: [0])  # the beams they go on from
-    ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score, words
+    came_from: list[int] = field(default_factory=lambda: [0])  # the beams that they extend
+    ended: list[tuple[float, list[int]]] = field(default_factory=list)  # score, tokens
     done: bool = False
 
     def grow(self, steps: list[tuple[float, int, int]]) -> None:
-        """Take twice as many steps (score, beam, word) as beams, best first, since half may end."""
+        """Take twice as many steps (score, beam, token) as beams, best first, since half may end."""
         length, kept = len(self.running[0]) + 1, []
-        for rank, (score, beam, word) in enumerate(steps):
-            sentence = [*self.running[beam], word]
-            ends = word == self.eos or length == self.max_new
+        for rank, (score, beam, token) in enumerate(steps):
+            hypothesis = [*self.running[beam], token]
+            ends = token == self.eos or length == self.max_new
             if ends and rank < self.size and not self.done:
-                self.ended.append((score / length**self.length_penalty, sentence))
-            if word != self.eos and len(kept) < self.size:
-                kept.append((sentence, score, beam))
+                self.ended.append((score / length**self.length_penalty, hypothesis))
+            if token != self.eos and len(kept) < self.size:
+                kept.append((hypothesis, score, beam))
         self.running, self.scores, self.came_from = map(list, zip(*kept, strict=True))
         self.ended = sorted(self.ended, key=lambda found: -found[0])[: self.size]
         self.done = self.done or self._settled(length)
@@ -66,11 +66,11 @@ def beam_search(
     eos: int = EOS,
     padding: int = PAD,
 ) -> Generated:
-    """Keep the num_beams likeliest beginnings at each length; give the best sentence that ended.
+    """Keep the num_beams most probable prefixes at each length; return the best that ended.
 
-    A sentence of n words (EOS counts) is scored by its log-probability / n^length_penalty: 0 favors
-    short ones, a large penalty long ones. The search ends when no running beginning can still beat
-    the num_beams sentences that ended, or at max_new words, where what runs ends as it is.
+    A hypothesis of n tokens (EOS counts) is scored by its log-probability / n^length_penalty: 0
+    favors short ones, a large penalty long ones. The search ends when no running prefix can still
+    beat the num_beams that ended, or at max_new tokens, where what runs ends as it is.
 
     Shapes: start (B, L) -> tokens (B, N), scores (B).
     Raises: TypeError or ValueError that name the argument.
@@ -92,27 +92,27 @@ def beam_search(
             search.grow(found)
         if length == max_new or all(search.done for search in searches):
             break
-        rows, words = _rows_and_words(searches, scores.shape[1])
+        rows, tokens = _rows_and_tokens(searches, scores.shape[1])
         state.reorder(torch.tensor(rows, device=start.device))
-        logits = state.feed(torch.tensor(words, device=start.device))
+        logits = state.feed(torch.tensor(tokens, device=start.device))
         scores = torch.tensor([search.scores for search in searches], device=start.device)
     best = [search.ended[0] for search in searches]
-    tokens = pad([words for _, words in best], value=padding).to(start.device)
+    tokens = pad([hypothesis for _, hypothesis in best], value=padding).to(start.device)
     return Generated(tokens, torch.tensor([score for score, _ in best], device=start.device))
 
 
-def _rows_and_words(searches: list[_Beams], width: int) -> tuple[list[int], list[list[int]]]:
-    """Of each running beginning the row of the batch it goes on from, and its last word."""
-    rows = [n * width + beam for n, search in enumerate(searches) for beam in search.came_from]
-    return rows, [[words[-1]] for search in searches for words in search.running]
+def _rows_and_tokens(searches: list[_Beams], beams: int) -> tuple[list[int], list[list[int]]]:
+    """Of each running hypothesis the row of the batch that it extends, and its last token."""
+    rows = [n * beams + beam for n, search in enumerate(searches) for beam in search.came_from]
+    return rows, [[running[-1]] for search in searches for running in search.running]
 
 
 def _best_steps(logits: Tensor, scores: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
-    """For each row the likeliest (log-probability, beam, word), best first."""
+    """For each example the most probable (log-probability, beam, token), best first."""
     vocab = logits.shape[-1]
     total = logits.float().log_softmax(-1).view(*scores.shape, vocab) + scores[..., None]
-    best, places = total.flatten(1).topk(count)
+    best, indices = total.flatten(1).topk(count)
     return [
-        [(score, *divmod(place, vocab)) for score, place in zip(*row, strict=True)]
-        for row in zip(best.tolist(), places.tolist(), strict=True)
+        [(score, *divmod(index, vocab)) for score, index in zip(*row, strict=True)]
+        for row in zip(best.tolist(), indices.tolist(), strict=True)
     ]

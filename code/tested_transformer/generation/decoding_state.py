@@ -16,22 +16,22 @@ __all__ = ["CausalState", "DecodingState", "Seq2SeqState"]
 
 @runtime_checkable
 class DecodingState(Protocol):
-    """What `generate` and `beam_search` talk to: any model with a memory of what was said."""
+    """What `generate` and `beam_search` call: any model that keeps the prefix that it was fed."""
 
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
-        """Take the next tokens; give the scores of the word after the last."""
+        """Take the next tokens; return the logits of the token after the last."""
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows, in this order; a row may come twice."""
+        """Keep these sequences, in this order; one may come twice."""
 
 
 class Seq2SeqState:
-    """A session of an encoder-decoder model: the source is read once, then the target grows.
+    """The decoding state of an encoder-decoder model: the source is read once, the target grows.
 
     The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`.
 
-    With a cache each word is computed once, and the keys and values of the source once; without one
-    the whole target is computed again for each word. The words are the same.
+    With a cache each token is computed once, and the keys and values of the source once; without one
+    the whole target is recomputed for each token. The tokens are the same.
 
     Shapes: source (B, S).
     Raises: TypeError or ValueError that name the argument.
@@ -48,7 +48,7 @@ class Seq2SeqState:
 
     @torch.no_grad()
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
-        """Take the next tokens of the target; give the scores of the word after the last."""
+        """Take the next tokens of the target; return the logits of the token after the last."""
         if self.cache is None:
             self.prefix_ids = (
                 tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
@@ -60,7 +60,7 @@ class Seq2SeqState:
         return logits[:, -1]
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows, in this order."""
+        """Keep these sequences, in this order."""
         self.memory = self.memory[rows]
         self.visible = None if self.visible is None else self.visible[rows]
         if self.cache is not None:
@@ -69,9 +69,9 @@ class Seq2SeqState:
 
 
 class CausalState:
-    """A session of a language model: the prompt is fed first, then word after word.
+    """The decoding state of a language model: the prompt is fed first, then token after token.
 
-    Rows of different lengths are padded on the left, so that every row goes on at the same place.
+    Prompts of different lengths are padded on the left, so that all continue at the same index.
 
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
@@ -84,7 +84,7 @@ class CausalState:
 
     @torch.no_grad()
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
-        """Take the next tokens; give the scores of the word after the last."""
+        """Take the next tokens; return the logits of the token after the last."""
         if self.cache is None:
             self.prefix_ids = (
                 tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
@@ -93,7 +93,7 @@ class CausalState:
         return self.model(tokens, cache=self.cache)[:, -1]
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows, in this order."""
+        """Keep these sequences, in this order."""
         if self.cache is not None:
             self.cache.reorder(rows)
         self.prefix_ids = None if self.prefix_ids is None else self.prefix_ids[rows]

@@ -26,7 +26,7 @@ __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
 def repetition_penalty(
     logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Make words that were said already less likely: divide a positive score, multiply a negative one.
+    """Make tokens of the prefix less probable: divide a positive logit, multiply a negative one.
 
     Shapes: logits (B, V), prefix_ids (B, L) -> (B, V). A penalty of 1 changes nothing.
     Raises: TypeError or ValueError that name the argument.
@@ -38,14 +38,15 @@ def repetition_penalty(
     check_logits(logits)
     check_integer_tensor("prefix_ids", prefix_ids)
     check_positive("penalty", penalty)
-    found = logits.gather(1, prefix_ids)  # B L
-    return logits.scatter(1, prefix_ids, torch.where(found > 0, found / penalty, found * penalty))
+    repeated = logits.gather(1, prefix_ids)  # B L
+    penalized = torch.where(repeated > 0, repeated / penalty, repeated * penalty)
+    return logits.scatter(1, prefix_ids, penalized)
 
 
 def top_k_filter(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
-    """Rule out all but the k likeliest words; ties with the k-th stay.
+    """Filter out all but the k most probable tokens; ties with the k-th stay.
 
-    Shapes: (B, V) -> (B, V), ruled out is -inf.
+    Shapes: (B, V) -> (B, V), filtered out is -inf.
     Raises: TypeError or ValueError that name the argument.
     Source: Fan et al. 2018, section 5.4.
 
@@ -59,11 +60,11 @@ def top_k_filter(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
 
 
 def top_p_filter(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
-    """Rule out all but the smallest set of likeliest words that together have probability p.
+    """Filter out all but the smallest set of most probable tokens with probability p together.
 
-    The likeliest word always stays.
+    The most probable token always stays.
 
-    Shapes: (B, V) -> (B, V), ruled out is -inf.
+    Shapes: (B, V) -> (B, V), filtered out is -inf.
     Raises: TypeError or ValueError that name the argument.
     Source: Holtzman et al. 2020, section 3.1.
 
@@ -74,19 +75,19 @@ def top_p_filter(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]
     check_number("p", p)
     if not 0 < p <= 1:
         raise argument_error(ValueError, "p", p, "a probability above 0, at most 1")
-    ordered, words = logits.sort(dim=-1, descending=True, stable=True)
+    ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
     probability = ordered.softmax(-1)
-    before = probability.cumsum(-1) - probability  # what the likelier words have together
-    ruled_out = before >= p
-    ruled_out[:, 0] = False
-    return logits.masked_fill(ruled_out.scatter(1, words, ruled_out), float("-inf"))
+    before = probability.cumsum(-1) - probability  # of all more probable tokens together
+    removed = before >= p
+    removed[:, 0] = False
+    return logits.masked_fill(removed.scatter(1, tokens, removed), float("-inf"))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next word is drawn: penalty, temperature, top-k, top-p, in this order, then chance.
+    """How the next token is sampled: penalty, temperature, top-k, top-p, in this order.
 
-    A temperature of 0 takes the likeliest word. The generator makes the draws repeatable.
+    A temperature of 0 takes the most probable token. The generator makes the samples repeatable.
 
     Raises: TypeError or ValueError that name the field.
     Source: chapter 11.
@@ -114,7 +115,7 @@ class Sampling:
     def shape(
         self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
     ) -> Float[Tensor, "B V"]:
-        """The scores after penalty, temperature and what is ruled out."""
+        """The logits after penalty, temperature and filters."""
         if self.repetition_penalty != 1.0:
             logits = repetition_penalty(logits, prefix_ids, self.repetition_penalty)
         if self.temperature not in (0.0, 1.0):
@@ -126,7 +127,7 @@ class Sampling:
     def choose(
         self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
     ) -> Int[Tensor, " B"]:
-        """One word for each row."""
+        """One token for each sequence."""
         shaped = self.shape(logits, prefix_ids)
         if self.temperature == 0:
             return shaped.argmax(-1)
@@ -137,7 +138,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def check_logits(logits: Any) -> None:
-    """Raise unless logits are floating point scores (B, V) of at least one word."""
+    """Raise unless logits are floating point (B, V) with at least one token."""
     check_float_tensor("logits", logits)
     check_rank("logits", logits, 2)
     if logits.shape[-1] == 0:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor
 
 from ..data import Vocabulary
-from ..data.vocabulary import SPECIAL
 from ..models.transformer import Transformer, TransformerConfig
+from ..special_tokens import SPECIAL
 from .trainer import Evaluation, History, Trainer
 
 __all__ = ["CheckpointError", "load_checkpoint", "load_trained", "save_checkpoint", "save_trained"]

@@ -14,8 +14,8 @@ import torch
 from ...data import BOS, EOS, PAD, Vocabulary, pad
 from ...data.number_words import english_words, german_words
 from ...errors import argument_error, check_count
-from ...generation.decoding import generate
 from ...generation.decoding_state import Seq2SeqState
+from ...generation.generate import generate
 from ...models.transformer import Transformer
 from .page import PagePicture, details
 

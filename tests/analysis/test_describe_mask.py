@@ -1,11 +1,12 @@
 """describe_mask: what it recognizes, what it warns of, what it refuses."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tested_transformer import describe_mask
+from tested_transformer.analysis.mask_patterns import INTENDED, recognize
 from tested_transformer.functional.masks import (
     causal_mask,
     document_mask,
@@ -13,7 +14,6 @@ from tested_transformer.functional.masks import (
     prefix_mask,
     window_mask,
 )
-from tested_transformer.plotting.describe import MEANT, describe_mask, recognize
 
 LENGTHS, IDS = torch.tensor([2, 3]), torch.tensor([[0, 0, 1, 1, 1, 2]])
 ONES = torch.ones(4, 4, dtype=torch.bool)
@@ -45,7 +45,7 @@ def test_recognizes(kind):
     assert repr(report).startswith(f"mask {tuple(MASKS[kind].shape)}, {kind}")
 
 
-@pytest.mark.parametrize("kind", sorted(MEANT))
+@pytest.mark.parametrize("kind", sorted(INTENDED))
 def test_an_inverted_mask_is_noticed(kind):
     (warning, *_) = describe_mask(~MASKS[kind].reshape(-1, *MASKS[kind].shape[-2:])[0]).warnings
     assert "inverted" in warning
@@ -59,13 +59,13 @@ def test_right_masks_give_no_warning():
 
 
 @pytest.mark.parametrize(("mask", "words"), [
-    (causal_mask(5, 3), "empty rows, queries that may attend to nothing (2): 0, 1"),
+    (causal_mask(5, 3), "fully masked rows, queries that may attend to nothing (2): 0, 1"),
     (~causal_mask(3), "looks inverted: its opposite is causal"),
     (MASKS["causal, top-left"], "aligned top-left although 2 queries meet 5 keys"),
     (MASKS["whole rows"], "transposed padding mask"),
-    (MASKS["the last keys"], "only the last keys are seen"),
-    (ONES.tril(-1), "the diagonal is hidden"),
-    (~ONES, "empty rows, queries that may attend to nothing (4): 0, 1, 2, 3"),
+    (MASKS["the last keys"], "only the last keys are visible"),
+    (ONES.tril(-1), "the diagonal is masked"),
+    (~ONES, "fully masked rows, queries that may attend to nothing (4): 0, 1, 2, 3"),
 ])  # fmt: skip
 def test_warnings(mask, words):
     report = describe_mask(mask)
@@ -102,14 +102,6 @@ def test_drawing():
     assert max(map(len, repr(wide).splitlines())) < 100
 
 
-def test_picture():
-    data = describe_mask(causal_mask(3), rows="abc" and ["a", "b", "c"]).picture().data
-    np.testing.assert_array_equal(data["mask"], np.tri(3, dtype=bool))
-    assert data["rows"] == ["a", "b", "c"]
-    data = describe_mask(padding_mask(LENGTHS, 4), rows=["x", "y"]).picture().data
-    assert data["masks"].shape == (2, 2, 4)
-
-
 @settings(max_examples=60)
 @given(st.integers(0, 2**31), st.integers(0, 5), st.integers(0, 5))
 def test_any_mask_can_be_described(seed, length, keys):
@@ -124,7 +116,7 @@ def test_any_mask_can_be_described(seed, length, keys):
 @pytest.mark.plain_types
 @pytest.mark.parametrize(("mask", "options", "kind", "words"), [
     (ONES.byte(), {}, TypeError, "torch.uint8.*`mask != 0`.*`mask == 0`.*which"),
-    (ONES.int(), {}, TypeError, "torch.int32.*may attend.*hide"),
+    (ONES.int(), {}, TypeError, "torch.int32.*may attend.*masked"),
     (ONES.float(), {}, TypeError, "torch.float32.*which of the two"),
     (torch.zeros(2, 2).log(), {}, TypeError, "penalty to add.*mask == 0"),
     ([[True]], {}, TypeError, "Tensor.*list"),

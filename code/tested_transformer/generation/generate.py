@@ -1,4 +1,4 @@
-"""Generating: from the logits of the next token to whole sequences, with and without a cache."""
+"""Generating token by token: greedy or sampled, with and without a cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..data import EOS, PAD, Vocabulary
 from ..errors import (
     argument_error,
     check_count,
@@ -17,17 +16,16 @@ from ..errors import (
     check_rank,
     shape_of,
 )
+from ..special_tokens import EOS, PAD
 from .decoding_state import DecodingState
 from .sampling import GREEDY, Sampling
 
 __all__ = ["Generated", "generate"]
 
-# --- Whole sentences ------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Generated:
-    """New words, without the start: PAD follows a row's EOS. score: log-probability of a row's words.
+    """New tokens, without the prompt: PAD follows EOS. scores: log-probabilities of the sequences.
 
     Shapes: tokens (B, N), scores (B). Scores of beam search are divided by length^penalty.
     """
@@ -35,8 +33,8 @@ class Generated:
     tokens: Int[Tensor, "B N"]
     scores: Float[Tensor, " B"]
 
-    def decode(self, vocabulary: Vocabulary) -> list[list[str]]:
-        """Each row as words."""
+    def decode(self, vocabulary: Any) -> list[list[str]]:
+        """Each sequence in words, by anything that has `decode`, such as a Vocabulary."""
         return [vocabulary.decode(row) for row in self.tokens]
 
 
@@ -50,9 +48,9 @@ def generate(
     eos: int | None = EOS,
     padding: int = PAD,
 ) -> Generated:
-    """Say one word after the other until EOS, each row for itself, at most max_new words.
+    """Generate token after token until EOS, each sequence for itself, at most max_new tokens.
 
-    Shapes: start (B, L), L at least 1: what has been said before, such as BOS.
+    Shapes: start (B, L), L at least 1: the prompt, such as BOS -> tokens (B, N), scores (B).
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
@@ -62,20 +60,20 @@ def generate(
     scores = logits.new_zeros(len(start), dtype=torch.float32)
     done = torch.zeros(len(start), dtype=torch.bool, device=start.device)
     for count in range(1, max_new + 1):
-        word = sampling.choose(logits, prefix_ids)  # B
-        gained = logits.float().log_softmax(-1).gather(1, word[:, None])[:, 0]
-        scores = scores + gained.masked_fill(done, 0.0)
-        word = word.masked_fill(done, padding)
-        prefix_ids = torch.cat([prefix_ids, word[:, None]], dim=1)
-        done = done if eos is None else done | (word == eos)
+        token = sampling.choose(logits, prefix_ids)  # B
+        log_p = logits.float().log_softmax(-1).gather(1, token[:, None])[:, 0]
+        scores = scores + log_p.masked_fill(done, 0.0)
+        token = token.masked_fill(done, padding)
+        prefix_ids = torch.cat([prefix_ids, token[:, None]], dim=1)
+        done = done if eos is None else done | (token == eos)
         if count == max_new or bool(done.all()):
             break
-        logits = state.feed(word[:, None])
+        logits = state.feed(token[:, None])
     return Generated(prefix_ids[:, start.shape[1] :], scores)
 
 
 def check_start(start: Any) -> None:
-    """Raise unless start is word numbers (B, L) with at least one row and one word."""
+    """Raise unless start is token IDs (B, L) with at least one sequence and one token."""
     check_integer_tensor("start", start)
     check_rank("start", start, 2)
     if 0 in start.shape:
