@@ -38,6 +38,14 @@ class AttentionCache(Protocol):
     length: int
 
     @property
+    def keys(self) -> Float[Tensor, "B G S d"]:
+        """What is kept to be compared with queries."""
+
+    @property
+    def values(self) -> Float[Tensor, "B G S dv"]:
+        """What is kept to be summed."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes set aside."""
 
