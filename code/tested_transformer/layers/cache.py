@@ -29,21 +29,14 @@ class AttentionCache(Protocol):
     The chunk just appended always comes last in what `append` returns, so that causal masks, windows
     and ALiBi, which are aligned with the last key, are right without knowing what was dropped.
 
-    fixed: nothing more is appended after the first call. length: all tokens seen, dropped ones too.
+    length: all tokens seen, dropped ones too. fixed: nothing is appended after the first call; what is
+    there is read as `keys` and `values`.
 
     Source: chapter 5.
     """
 
     fixed: bool
     length: int
-
-    @property
-    def keys(self) -> Float[Tensor, "B G S d"]:
-        """What is kept to be compared with queries."""
-
-    @property
-    def values(self) -> Float[Tensor, "B G S dv"]:
-        """What is kept to be summed."""
 
     @property
     def nbytes(self) -> int:
