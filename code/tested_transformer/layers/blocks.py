@@ -124,7 +124,7 @@ class Embedding(nn.Module):
     The embedding of the padding token is zero and gets no gradient here. norm: BERT and BART normalize
     the sum. table: an embedding matrix to share.
 
-    Shapes: ids and position_ids (B, L) -> (B, L, D).
+    Shapes: ids (B, L), position_ids (B, L) or (1, L) -> (B, L, D).
     Raises: TypeError or ValueError for ids that are no token IDs.
     Source: Vaswani et al. 2017, sections 3.4 and 3.5.
     """
@@ -147,7 +147,7 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if config.scale_embedding else 1.0
 
     def forward(
-        self, ids: Int[Tensor, "B L"], position_ids: Int[Tensor, "B L"], num_positions: int
+        self, ids: Int[Tensor, "B L"], position_ids: Int[Tensor, "#B L"], num_positions: int
     ) -> Float[Tensor, "B L D"]:
         """Look the tokens up; position_ids are all below num_positions."""
         x = self.table(ids) * self.scale  # B L D

@@ -122,7 +122,7 @@ class LanguageModel(nn.Module):
         check_ids("ids", ids, self.config.vocab_size)
         length, real = ids.shape[1], real_tokens(ids, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        positions = position_ids(real)
+        positions = position_ids(real if self.config.pad_id is not None else real[:1])
         x = self.embedding(ids, positions[:, -length:], real.shape[1])
         caches = None if cache is None else [layer.own for layer in cache.layers]
         keys = (
