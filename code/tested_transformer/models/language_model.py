@@ -125,9 +125,7 @@ class LanguageModel(nn.Module):
         positions = position_ids(real if self.config.pad_id is not None else real[:1])
         x = self.embedding(ids, positions[:, -length:], real.shape[1])
         caches = None if cache is None else [layer.own for layer in cache.layers]
-        keys = (
-            length if cache is None else caches[0].num_keys(length)
-        )  # a window keeps fewer than S
+        keys = length if cache is None else caches[0].num_keys(length)  # with a window not all S
         mask, causal = self._masks(mask, real[:, -keys:], length)
         x, weights = self.layers(
             x, norm=self.norm, caches=caches, mask=mask, causal=causal,
