@@ -66,7 +66,7 @@ class KeyValueCache:
     fixed=True is for cross-attention: the keys of the context are computed at the first call and only
     read afterwards.
 
-    A cache holds numbers for generating, not for training: gradients do not flow through it.
+    A cache is for generation, not for training: gradients do not flow through it.
 
     Shapes: keys (B, G, S, d) and values (B, G, S, dv), S tokens so far.
     Source: chapter 5; Shazeer 2019, section 2.4.
@@ -119,7 +119,7 @@ class KeyValueCache:
         return self.length + new
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows of the batch, in this order; a row may be named twice (beam search).
+        """Keep these sequences of the batch, in this order; one may be named twice (beam search).
 
         Raises: TypeError or ValueError for rows that are no such numbers.
         """
@@ -316,7 +316,7 @@ class DecoderCache:
         return self.real
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows of the batch, in this order, in every layer."""
+        """Keep these sequences of the batch, in this order, in every layer."""
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
