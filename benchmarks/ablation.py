@@ -52,7 +52,7 @@ def row(without: str, seed: int) -> dict:
     words = trainer.source, trainer.target
     told = evaluate(trainer.model, make_batches(unseen, *words))
     wrong = find_mistakes(trainer.model, unseen, *words, max_new=LONGEST)
-    examples = [(wrong[i].pair, wrong[i].said) for i in spread(len(wrong))]
+    examples = [(wrong[i].pair, wrong[i].translation) for i in spread(len(wrong))]
     found = {
         "without": without,
         "seed": seed,

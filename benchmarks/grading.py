@@ -24,7 +24,7 @@ from record import write_rows
 
 from homework import release
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.marking.grading import grade
+from tested_transformer.homework.marking.mark_class import grade
 
 NAME = "hw03"
 WHAT = (

@@ -61,7 +61,7 @@ def measure(segmentation: str, seed: int) -> dict:
         "example": [" ".join(pair) for pair in split.test[0]],
         "mistakes": [
             {"source": " ".join(m.pair.source), "target": " ".join(m.pair.target),
-             "said": " ".join(m.said)}
+             "said": " ".join(m.translation)}
             for m in wrong[:: max(1, len(wrong) // 3)][:3]
         ],
     }  # fmt: skip

@@ -16,9 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tested_transformer.homework.marking.mark.files import write_whole
+
 from chapters import ROOT
-from tested_transformer.homework.assignments import NAMES, assignment
-from tested_transformer.homework.marking.marks import write_whole
+from tested_transformer.homework.assignments import assignment, assignment_names
 from tested_transformer.homework.tasks import Assignment
 
 COURSE = ROOT / "homework"
@@ -68,9 +69,10 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="such as hw03; all, if none is given"
     )
-    names = parser.parse_args().names or list(NAMES)
-    if unknown := [name for name in names if name not in NAMES]:
-        parser.error(f"no assignment {unknown[0]}: expected some of {', '.join(NAMES)}")
+    known = assignment_names()
+    names = parser.parse_args().names or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no assignment {unknown[0]}: expected some of {', '.join(known)}")
     for name in names:
         source = json.loads(notebook(name).read_text(encoding="utf-8"))
         folder = COURSE / "solutions" / name

@@ -12,7 +12,7 @@ __all__ = ["BackendError"]
 
 
 class BackendError(ValueError):
-    """A backend that was asked for by name can not serve the call."""
+    """A backend that was asked for by name cannot serve the call."""
 
 
 def argument_error(kind: type[Exception], argument: str, came: object, expected: str) -> Exception:

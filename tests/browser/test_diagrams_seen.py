@@ -4,15 +4,18 @@ import pytest
 from matplotlib.colors import to_rgb
 from test_site import FLAGS, SITE, find_chromium
 
-from tested_transformer.plotting.diagram import DARK, LIGHT
+from tested_transformer.plotting.diagram import MARKS
 from tested_transformer.plotting.diagrams import norm_places
+from tested_transformer.plotting.style import ON_PAGE
 
 PAGES = sorted(
     path
     for path in SITE.glob("chapters/*.html")
     if "tt-diagram" in path.read_text(encoding="utf-8")
 )
-COLORS = {"light": LIGHT, "dark": DARK}
+COLORS = {
+    mode: {name: ON_PAGE[name][i] for name in MARKS} for i, mode in enumerate(("light", "dark"))
+}
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
 
 # Of each diagram: its width, its smallest letters as seen, what leaves it, and its colors.

@@ -103,7 +103,7 @@ def test_a_session_without_a_model():
     scores = session.feed(torch.tensor([words.encode(["one"]), words.encode(["ninety"])]))
     assert scores[0].softmax(-1)[EOS].item() == pytest.approx(0.25)
     session.reorder(torch.tensor([1, 1, 0]))
-    assert session.said.tolist() == [[BOS, 30], [BOS, 30], [BOS, 4]]
+    assert session.prefix_ids.tolist() == [[BOS, 30], [BOS, 30], [BOS, 4]]
     impossible = session.feed(torch.tensor([words.encode(["and"])] * 3))
     assert impossible.argmax(-1).tolist() == [EOS] * 3
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tested_transformer.homework.marking.marks import Marks, PartMarks
-from tested_transformer.homework.marking.results import Manual
+from tested_transformer.homework.marking.points import Manual
 from tested_transformer.homework.tasks import Assignment, Hunt, Task, Written
 from tested_transformer.specs.judge import Mutant, Spec
 

@@ -7,7 +7,7 @@ import zipfile
 
 from hypothesis import strategies as st
 
-from tested_transformer.homework.submissions import reading
+from tested_transformer.homework.submissions.definitions import is_definition
 from tested_transformer.homework.submissions.reading import Source, read_notebook
 
 
@@ -71,5 +71,5 @@ def is_sound(source: Source):
     assert bool(source.code) == (source.flag in ("", "encoding"))
     compile(source.code, "code", "exec", dont_inherit=True)
     statements = ast.parse(source.code).body
-    assert all(reading._is_definition(node) for node in statements)
+    assert all(is_definition(node) for node in statements)
     repr(source).encode()

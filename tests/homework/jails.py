@@ -3,6 +3,9 @@
 import os
 import shutil
 import subprocess
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -19,7 +22,7 @@ def trouble():
     tried = subprocess.run(
         ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True
     )
-    return f"bubblewrap can not make a jail here: {tried.stderr[:99]}" if tried.returncode else ""
+    return f"bubblewrap cannot make a jail here: {tried.stderr[:99]}" if tried.returncode else ""
 
 
 WHY = trouble()
@@ -34,3 +37,28 @@ def outcome(session, function, *arguments):
         return end.flag, end.text
     except Exception as error:
         return type(error).__name__, str(error)
+
+
+def held():
+    """Our threads and open files."""
+    files = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing itself
+            files[name] = os.readlink(f"/proc/self/fd/{name}")
+    return set(threading.enumerate()), files
+
+
+def more_than(before):
+    threads, files = held()
+    new = {n: file for n, file in files.items() if before[1].get(n) != file}
+    return [*(threads - before[0]), *new.items()]
+
+
+def soon(true, seconds=5.0):
+    """Does it become true?"""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

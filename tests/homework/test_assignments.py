@@ -13,9 +13,10 @@ from course import ROOT, functions, solution_cells
 import homework as tool
 from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check
-from tested_transformer.homework.assignments import NAMES, assignment, part
+from tested_transformer.homework.assignments import assignment, assignment_names, part
+from tested_transformer.homework.hunts import judge_hunt
 from tested_transformer.homework.jail.session import _check_small
-from tested_transformer.homework.marking.mark import HANDED_OUT, hunt_marks, is_written
+from tested_transformer.homework.marking.mark_submission import HANDED_OUT, hunt_marks, is_written
 from tested_transformer.homework.submissions.forbidden import uses
 from tested_transformer.homework.submissions.reading import (
     Source,
@@ -24,10 +25,11 @@ from tested_transformer.homework.submissions.reading import (
     read_submission,
 )
 from tested_transformer.homework.submissions.slicing import needed_for
-from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task, judge_hunt
+from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task
 from tested_transformer.specs.judge import Run, compare, judge
 
 pytestmark = pytest.mark.plain_types
+NAMES = assignment_names()
 EVERY = [each for name in NAMES for each in assignment(name).coded]
 TASKS = [each for each in EVERY if isinstance(each, Task)]
 HUNTS = [each for each in EVERY if isinstance(each, Hunt)]
@@ -53,9 +55,9 @@ def text_of(name):
 # ------------------------------------------------------------------------------------- the course
 
 
-def test_eight_assignments_and_a_project_fill_ten_weeks():
-    assert (*(f"hw0{n}" for n in range(1, 9)), "project") == NAMES
-    assert [assignment(name).weeks for name in NAMES] == [*map(str, range(1, 9)), "9-10"]
+def test_the_assignments_fill_the_weeks_one_after_the_other():
+    weeks = [[int(week) for week in assignment(name).weeks.split("-")] for name in NAMES]
+    assert [week for each in weeks for week in each] == list(range(1, weeks[-1][-1] + 1))
     chapters = {chapter for name in NAMES for chapter in assignment(name).chapters}
     assert chapters >= set(range(1, 12))
 

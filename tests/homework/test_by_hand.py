@@ -13,11 +13,18 @@ from test_grades import read
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.marking.by_hand import keep_manual, keep_shown, kept_manual, merged
-from tested_transformer.homework.marking.manual import read_manual
-from tested_transformer.homework.marking.mark import mark
-from tested_transformer.homework.marking.results import CHANGED, NOT_MARKED, Manual, grades_csv
-from tested_transformer.homework.reports.class_pages import class_summary, written_page
+from tested_transformer.homework.marking.manual_import import read_manual
+from tested_transformer.homework.marking.manual_store import (
+    keep_manual,
+    keep_shown,
+    kept_manual,
+    merged,
+)
+from tested_transformer.homework.marking.mark_submission import mark
+from tested_transformer.homework.marking.points import CHANGED, NOT_MARKED, Manual
+from tested_transformer.homework.marking.tables import grades_csv
+from tested_transformer.homework.reports.answers import answers_page
+from tested_transformer.homework.reports.class_summary import class_summary
 from tested_transformer.homework.reports.feedback import feedback_page
 from tested_transformer.homework.submissions.finding import find_submissions
 
@@ -156,8 +163,8 @@ def test_code_whose_points_a_person_replaced_may_change_too(tmp_path):
 def test_the_pages_say_so(tmp_path):
     old, new = CLASS[0], replace(CLASS[0], written=OTHER)
     manual = give(tmp_path, f"id,{WHY},{FOUND}\ns01,3,1\n", [old])
-    assert "Changed since" not in seen(written_page(ASSIGNMENT, [old], manual))
-    page = seen(written_page(ASSIGNMENT, [new], manual))
+    assert "Changed since" not in seen(answers_page(ASSIGNMENT, [old], manual))
+    page = seen(answers_page(ASSIGNMENT, [new], manual))
     assert f"Changed since they were marked Until points are given again, the old ones count id Part Now s01 {WHY} answer" in page  # fmt: skip
     assert f"{WHY}: {CHANGED} 1: s01" in seen(class_summary(ASSIGNMENT, [new], manual))
     text = seen(feedback_page(ASSIGNMENT, new, manual))

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -30,10 +31,12 @@ from handed_in import code, notebook
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chromium import FLAGS, MISSING, find_chromium
+from tested_transformer.homework import submissions
+from tested_transformer.homework.marking.files import page_name
 from tested_transformer.homework.marking.marks import PartMarks
-from tested_transformer.homework.marking.results import Manual, page_name
-from tested_transformer.homework.reports.class_pages import class_summary, histogram, written_page
+from tested_transformer.homework.marking.points import Manual
+from tested_transformer.homework.reports.answers import answers_page
+from tested_transformer.homework.reports.class_summary import class_summary, histogram
 from tested_transformer.homework.reports.feedback import (
     OF_FILE,
     OF_PART,
@@ -83,9 +86,9 @@ def seen(text: str) -> str:
 
 EVERY_PAGE = {
     **{f"feedback {one.id}": feedback_page(ASSIGNMENT, one, BY_HAND) for one in CLASS},
-    "written": written_page(ASSIGNMENT, CLASS),
+    "written": answers_page(ASSIGNMENT, CLASS),
     "class": class_summary(ASSIGNMENT, CLASS, BY_HAND),
-    "written, nobody": written_page(ASSIGNMENT, []),
+    "written, nobody": answers_page(ASSIGNMENT, []),
     "class, nobody": class_summary(ASSIGNMENT, []),
 }
 each_page = pytest.mark.parametrize("text", EVERY_PAGE.values(), ids=EVERY_PAGE)
@@ -148,7 +151,7 @@ def hostile():
     )
 
 
-@pytest.mark.parametrize("make", [feedback_page, written_page, class_summary])
+@pytest.mark.parametrize("make", [feedback_page, answers_page, class_summary])
 def test_what_is_typed_stays_text(make):
     one = hostile()
     page = Page(make(ASSIGNMENT, one if make is feedback_page else [one, CLASS[0]]))
@@ -156,6 +159,10 @@ def test_what_is_typed_stays_text(make):
     assert not [name for name, _ in page.found if name.startswith("on")]
     assert '<script>alert("1")</script>' in page.text
     assert page.tags.count("style") == page.tags.count("main") == 1
+
+
+def test_code_in_a_sentence_is_set_as_code_and_a_tag_in_it_stays_text():
+    assert prose("use `a<b>` & `c`") == "use <code>a&lt;b&gt;</code> &amp; <code>c</code>"
 
 
 def test_what_no_file_should_hold_is_replaced():
@@ -244,13 +251,23 @@ def test_a_flag_of_the_file_is_a_sentence_said_once(flag):
 
 def test_every_flag_that_the_grader_gives_to_a_file_has_a_sentence():
     """The words are in the code that reads files: a new one must not be forgotten here."""
-    from tested_transformer.homework.submissions import finding, reading
+    from tested_transformer.homework.submissions import cells, finding, reading
 
     given = set()
-    for module in (finding, reading):
+    for module in (cells, finding, reading):
         with open(module.__file__, encoding="utf-8") as file:
             given |= set(re.findall(r'Refused\(\s*"([^"]+)"', file.read()))
     assert {"unreadable", "empty"} <= given <= UNREAD <= set(OF_FILE)
+
+
+def test_every_text_is_for_a_flag_that_something_gives():
+    """The grader's folders hold every flag as a literal, or as the end of one."""
+    folder = Path(submissions.__file__).parents[1]
+    files = [
+        file for name in ("submissions", "jail", "marking") for file in (folder / name).glob("*.py")
+    ]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert [flag for flag in (*OF_FILE, *OF_PART) if not re.search(f'[" ]{flag}"', code)] == []
 
 
 def test_an_unknown_flag_and_an_unknown_verdict_are_shown_as_they_are():
@@ -282,7 +299,7 @@ def test_a_missing_function_may_stand_in_a_cell_that_was_left_out():
 
 
 def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
-    from tested_transformer.homework.marking.mark import _notes
+    from tested_transformer.homework.marking.mark_submission import _notes
 
     for cell in ("def f(x)", "match 1:\n    case 1:\n        def f(): pass", 5):
         source = replace(read_notebook(notebook(*code(cell))), code="")
@@ -292,7 +309,7 @@ def test_a_note_of_a_cell_left_out_is_known_as_the_grader_writes_it():
 
 
 def test_a_student_reads_what_is_wrong_with_a_cell_and_a_file_in_plain_words():
-    from tested_transformer.homework.marking.mark import _notes
+    from tested_transformer.homework.marking.mark_submission import _notes
 
     source = read_notebook(notebook(*code("a = 1", "def f(x)\n    return x")))
     note = _notes(source, ASSIGNMENT)[0]
@@ -360,7 +377,7 @@ def test_what_is_no_path_is_left(text):
 
 
 def test_answers_question_by_question_with_the_rubric():
-    text = written_page(ASSIGNMENT, CLASS[::-1])
+    text = answers_page(ASSIGNMENT, CLASS[::-1])
     for line in RUBRIC.split("\n"):
         assert line in text
     heads = [text.index(f'<h4><span class="id">{name}</span></h4>') for name in ("s01", "s02")]
@@ -370,7 +387,7 @@ def test_answers_question_by_question_with_the_rubric():
     assert f'<article class="answer" id="{WHY}--{page_name("s06/hw09")[:-5]}">' in text
     assert re.findall(r"No answer was found:((?: s0\d)*)", seen(text)) == [" s04", " s02 s04"]
     assert text.count('<article class="answer"') == 2 * 6 - 3
-    assert text == written_page(ASSIGNMENT, CLASS)
+    assert text == answers_page(ASSIGNMENT, CLASS)
 
 
 @pytest.mark.parametrize(
@@ -384,9 +401,9 @@ def test_answers_question_by_question_with_the_rubric():
     ],
 )
 def test_what_was_handed_out_above_an_answer_is_not_shown(typed, shown):
-    text = written_page(ASSIGNMENT, [marks("s01", written={WHY: typed})])
+    text = answers_page(ASSIGNMENT, [marks("s01", written={WHY: typed})])
     assert f'<pre dir="auto">\n{shown}</pre>' in text
-    only = written_page(ASSIGNMENT, [marks("s01", written={WHY: "**What you found.**\n"})])
+    only = answers_page(ASSIGNMENT, [marks("s01", written={WHY: "**What you found.**\n"})])
     assert "<article" not in only
 
 
@@ -395,7 +412,7 @@ def test_each_points_of_a_rubric_begin_a_line():
         "1 point: x is 1 (half a point for y). 2 points: z, of 3 points in the plane. 1\npoint: w."
     )
     why = replace(ASSIGNMENT.written[0], rubric=rubric)
-    text = written_page(replace(ASSIGNMENT, parts=(why,)), CLASS)
+    text = answers_page(replace(ASSIGNMENT, parts=(why,)), CLASS)
     shown = re.search(r'<p class="lines">(.*?)</p>', text, re.DOTALL)[1]
     assert shown == (
         "1 point: x is 1 (half a point for y).\n2 points: z, of 3 points in the plane. 1\npoint: w."
@@ -406,17 +423,17 @@ def test_the_code_of_an_experiment_stands_beside_its_words():
     typed = "for n in (1, 2):\n    print(n <  2)"
     one = marks("s01", experiments={FOUND: typed})
     shown = "<details><summary>Code, 2 lines</summary>\n<pre>\nfor n in (1, 2):\n    print(n &lt;  2)</pre>"
-    text = written_page(ASSIGNMENT, [one])
+    text = answers_page(ASSIGNMENT, [one])
     assert text.count(shown) == text.count("<details>") == 1
     assert text.index("At d = 64") < text.index(shown)
-    alone = written_page(ASSIGNMENT, [replace(one, written={})])
+    alone = answers_page(ASSIGNMENT, [replace(one, written={})])
     assert seen(alone).count("code alone") == 1
     assert "No answer in words. Code, 2 lines" in seen(alone)
     assert seen(alone).endswith("No answer was found: s01")
 
 
 def test_answers_say_how_they_are_to_be_read():
-    text = seen(written_page(ASSIGNMENT, CLASS))
+    text = seen(answers_page(ASSIGNMENT, CLASS))
     assert "leave empty what is not marked yet, and write 0 where there is no answer." in text
     assert "as they were typed, formulas too" in text
     assert "run none of its cells" in text
@@ -427,7 +444,7 @@ def test_an_id_may_break_and_is_one_line_otherwise():
     broken = "Jörg Müller_<wbr>1002_<wbr>assignsubmission_<wbr>file_<wbr>/<wbr>hw03"
     one = marks(name, flags=("encoding",))
     for text in (
-        written_page(ASSIGNMENT, [one]), class_summary(ASSIGNMENT, [one]), feedback_page(ASSIGNMENT, one)
+        answers_page(ASSIGNMENT, [one]), class_summary(ASSIGNMENT, [one]), feedback_page(ASSIGNMENT, one)
     ):  # fmt: skip
         assert f'<span class="id">{broken}</span>' in text
         assert name in seen(text)
@@ -533,109 +550,3 @@ def test_names_of_pages():
     names = [page_name(one) for one in ("s01", "S01", "s01/hw09", "../s01", "")]
     assert len(set(names)) == 5
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*\.html", name) for name in names)
-
-
-# --------------------------------------------------------------------------------------- in a browser
-
-LONG = "x" * 400
-SHOWN = {
-    "feedback": feedback_page(ASSIGNMENT, hostile(), BY_HAND),
-    "long words": feedback_page(
-        ASSIGNMENT,
-        marks(LONG, notes=(LONG,), parts={**RIGHT, ROWS: replace(WRONG_AXIS, got=LONG, why=LONG)}),
-    ),
-    "class": class_summary(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, flags=(LONG,))], BY_HAND),
-    "written": written_page(ASSIGNMENT, [*CLASS, hostile(), marks(LONG, written={WHY: LONG})]),
-}
-CONTRAST = """() => {
-  const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
-    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b; };
-  const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
-    if (!/, 0\\)$/.test(c)) return c; } };
-  const low = [];
-  for (const e of document.querySelectorAll('main *')) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
-    const style = getComputedStyle(e), ink = e.closest('svg') ? style.fill : style.color;
-    const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x);
-    if ((a + .05) / (b + .05) < 4.5) low.push(e.outerHTML.slice(0, 80)); }
-  return low; }"""
-
-
-@pytest.fixture(scope="module")
-def chrome():
-    found = find_chromium()
-    if found is None:
-        pytest.skip(MISSING)
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_in_a_browser(chrome, tmp_path, name):
-    path = tmp_path / "page.html"
-    path.write_text(SHOWN[name], encoding="utf-8")
-    page, asked, said = chrome.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-    page.goto(path.as_uri())
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert page.evaluate(CONTRAST) == []
-        for width in (360, 1280):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-    assert said == []
-    page.close()
-
-
-AWKWARD = (
-    "Jörg Müller_1002_assignsubmission_file_/hw03",
-    "Jörg Müller_1002_assignsubmission_file_/Homework 3 FINAL (2)/hw03-Copy1",
-    "王小明_1005_assignsubmission_file_/hw03",
-)
-AWKWARD_CLASS = [replace(one, id=name) for name, one in zip(AWKWARD, CLASS[:3], strict=True)]
-NOT_CUT_OFF = {
-    "feedback": feedback_page(ASSIGNMENT, AWKWARD_CLASS[1], BY_HAND),
-    "class": class_summary(ASSIGNMENT, AWKWARD_CLASS),
-    "written": written_page(ASSIGNMENT, AWKWARD_CLASS),
-}
-CUT_OFF = """() => [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth)
-  .map(e => e.getAttribute('aria-label'))"""
-ON_SCREEN = """() => [...document.querySelectorAll('td')].filter(e => {
-  const box = e.getBoundingClientRect(); return box.left < 0 || box.right > innerWidth || !box.width;
-}).map(e => e.textContent)"""
-BROKEN_IN_TWO = """() => [...document.querySelectorAll('.id')].filter(e =>
-  getComputedStyle(e).display !== 'inline').length"""
-
-
-@pytest.mark.parametrize("width", [360, 390, 1280])
-@pytest.mark.parametrize("name", NOT_CUT_OFF)
-def test_no_table_is_cut_off_and_no_id_stands_apart(chrome, tmp_path, name, width):
-    path = tmp_path / "page.html"
-    path.write_text(NOT_CUT_OFF[name], encoding="utf-8")
-    page = chrome.new_page(viewport={"width": width, "height": 800})
-    page.goto(path.as_uri())
-    for looked_for in (CUT_OFF, ON_SCREEN):
-        assert page.evaluate(looked_for) == []
-    assert page.evaluate(BROKEN_IN_TWO) == 0
-    page.close()
-
-
-def test_a_narrow_table_names_each_number(chrome, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(NOT_CUT_OFF["class"], encoding="utf-8")
-    page = chrome.new_page(viewport={"width": 390, "height": 800})
-    page.goto(path.as_uri())
-    named = "e => getComputedStyle(e, '::before').content"
-    cells = [page.evaluate(named, cell) for cell in page.query_selector_all(".stack td")]
-    assert cells[:4] == ['"Mean points"', '"right"', '"wrong"', '"not written"']
-    page.set_viewport_size({"width": 1280, "height": 800})
-    assert page.evaluate(named, page.query_selector(".stack td")) == "none"
-    page.close()

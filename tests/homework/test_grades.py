@@ -24,16 +24,10 @@ from example_marks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.marking.manual import read_manual, with_rows_for
-from tested_transformer.homework.marking.results import (
-    Manual,
-    file_stem,
-    grades_csv,
-    guarded,
-    is_complete,
-    total,
-    written_csv,
-)
+from tested_transformer.homework.marking.files import file_stem
+from tested_transformer.homework.marking.manual_import import read_manual, with_rows_for
+from tested_transformer.homework.marking.points import Manual, is_complete, total
+from tested_transformer.homework.marking.tables import grades_csv, guarded, written_csv
 from tested_transformer.homework.reports.page import identity
 from tested_transformer.homework.reports.write import write_reports
 

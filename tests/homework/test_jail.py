@@ -352,8 +352,8 @@ def test_every_place_of_the_package_is_hidden(monkeypatch, tmp_path):
     folders = {"/usr": tmp_path / "usr", "/modules/0": modules, "/else": tmp_path / "else"}
     monkeypatch.setattr(jail, "PACKAGE", other / "tested_transformer")
     hidden = ["/modules/0/tested_transformer", "/usr/lib/modules/tested_transformer"]
-    assert jail.hidden_places(folders) == hidden
-    assert jail.hidden_places({**folders, "/other": other}) == [
+    assert jail.hidden_packages(folders) == hidden
+    assert jail.hidden_packages({**folders, "/other": other}) == [
         "/modules/0/tested_transformer", "/other/tested_transformer", hidden[1],
     ]  # fmt: skip
 

@@ -14,19 +14,22 @@ from course import ROOT, course
 
 import homework as tool
 from tested_transformer.homework import __main__ as command
-from tested_transformer.homework.__main__ import self_check_report
-from tested_transformer.homework.assignments import NAMES, assignment, part
+from tested_transformer.homework.assignments import assignment, assignment_names, part
+from tested_transformer.homework.hunts import judge_hunt
 from tested_transformer.homework.jail.bubblewrap import JailMissing, Limits
 from tested_transformer.homework.jail.worker import CONSTANTS
-from tested_transformer.homework.marking import grading
-from tested_transformer.homework.marking.grading import FAILED, grade
-from tested_transformer.homework.marking.mark import mark_part
-from tested_transformer.homework.marking.marks import Marks, PartMarks, from_json, write_whole
-from tested_transformer.homework.marking.stopping import Stop
+from tested_transformer.homework.marking import mark_class
+from tested_transformer.homework.marking.files import write_whole
+from tested_transformer.homework.marking.interrupts import Stop
+from tested_transformer.homework.marking.mark_class import FAILED, grade
+from tested_transformer.homework.marking.mark_submission import mark_part
+from tested_transformer.homework.marking.marks import Marks, PartMarks, from_json
+from tested_transformer.homework.reports.terminal import self_check_report
+from tested_transformer.homework.self_check import check
 from tested_transformer.homework.submissions.finding import find_submissions
 from tested_transformer.homework.submissions.forbidden import borrowed
 from tested_transformer.homework.submissions.reading import read_submission
-from tested_transformer.homework.tasks import Hunt, check, judge_hunt
+from tested_transformer.homework.tasks import Hunt
 from tested_transformer.specs.judge import Mutant
 
 pytestmark = pytest.mark.plain_types
@@ -158,10 +161,12 @@ def test_an_assignment_that_is_not_there_is_refused():
         assignment("hw99")
 
 
-def test_names_are_in_order():
-    assert NAMES[:3] == ("hw01", "hw02", "hw03")
-    assert NAMES[-1] == "project"
-    assert all(part(each.name) is each for name in NAMES for each in assignment(name).coded)
+def test_an_assignment_is_a_notebook_and_a_module_of_the_same_name():
+    """Both folders are walked: neither has one that the other lacks."""
+    sources = (ROOT / "homework" / "source").iterdir()
+    assert assignment_names() == sorted(each.name for each in sources if each.is_dir())
+    coded = [each for name in assignment_names() for each in assignment(name).coded]
+    assert all(part(each.name) is each for each in coded)
 
 
 # ---------------------------------------------------------------------------------------- the batch
@@ -233,7 +238,7 @@ def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):
     "named", ["--seconds", "--jobs", "--seed", "SUBMISSIONS", "--out", "--manual"]
 )
 def test_an_error_names_what_was_typed(tmp_path, capsys, monkeypatch, named):
-    monkeypatch.setattr(grading, "JailSession", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(mark_class, "JailSession", lambda *_, **__: nullcontext())
     (tmp_path / "s01.ipynb").write_text("")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('{"assignment": "hw01", "seed": 3}')
@@ -252,7 +257,7 @@ def test_a_fault_of_ours_is_told_if_there_is_one(tmp_path, capsys, monkeypatch):
     one, *others = find_submissions(tmp_path)
     (tmp_path / "out").mkdir()
     marks = [Marks(each.id, "hw01", flags=("empty",)) for each in others]
-    marks += [grading.failed(one, "hw01", "why")]
+    marks += [mark_class.failed(one, "hw01", "why")]
     monkeypatch.setattr(command, "grade", lambda *_, **__: marks)
     words = ["grade", str(tmp_path), "--assignment", "1", "--out", str(tmp_path / "out")]
     assert command.main(words) == 1
@@ -297,8 +302,8 @@ def test_a_process_of_ours_that_dies_costs_one_submission(tmp_path, monkeypatch)
                 return
             yield Marks(one.id, how[0])
 
-    monkeypatch.setattr(grading, "_in_pool", pool)
-    marks = {one.id: one.flags for one in grading._mark_all(todo, ("hw01",), 2, Stop(), list)}
+    monkeypatch.setattr(mark_class, "_in_pool", pool)
+    marks = {one.id: one.flags for one in mark_class._mark_all(todo, ("hw01",), 2, Stop(), list)}
     assert marks == {"s01": (), "s02": (FAILED,), "s03": ()}
     assert BrokenProcessPool  # what _in_pool turns into an early end
 
@@ -309,18 +314,20 @@ def test_a_failure_of_ours_is_not_kept(tmp_path):
     (tmp_path / "marks").mkdir()
     for marks, found in (
         (Marks("s01", "hw01", one.digest), True),
-        (grading.failed(one, "hw01", "why"), False),
+        (mark_class.failed(one, "hw01", "why"), False),
     ):
-        write_whole(grading._place(tmp_path, "s01"), marks.to_json())
-        assert (grading._kept(tmp_path, one, "") is not None) == found
+        write_whole(mark_class._marks_file(tmp_path, "s01"), marks.to_json())
+        assert (mark_class._kept(tmp_path, one, "") is not None) == found
 
 
 def test_the_key_changes_with_seed_and_limits():
     keys = {
-        grading.run_key(HOMEWORK, seed, Limits(wall_seconds=s)) for seed in (1, 2) for s in (1, 2)
+        mark_class.run_key(HOMEWORK, seed, Limits(wall_seconds=s))
+        for seed in (1, 2)
+        for s in (1, 2)
     }
     assert len(keys) == 4
-    assert grading.run_key(HOMEWORK, 1, Limits()) == grading.run_key(HOMEWORK, 1, Limits())
+    assert mark_class.run_key(HOMEWORK, 1, Limits()) == mark_class.run_key(HOMEWORK, 1, Limits())
 
 
 def test_marks_survive_their_file():

@@ -22,9 +22,9 @@ from handed_in import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tested_transformer.homework.submissions.definitions import CellProblem
 from tested_transformer.homework.submissions.finding import MAX_NOTEBOOK
 from tested_transformer.homework.submissions.reading import (
-    CellProblem,
     Source,
     defines,
     read_notebook,

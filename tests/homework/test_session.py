@@ -2,11 +2,6 @@
 
 import math
 import os
-import signal
-import sys
-import threading
-import time
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,47 +10,14 @@ from jails import SMALL, needs_jail, outcome
 
 from tested_transformer.homework.assignments import part
 from tested_transformer.homework.jail import session as ours
-from tested_transformer.homework.jail import wire
-from tested_transformer.homework.jail.bubblewrap import Limits
-from tested_transformer.homework.jail.session import Ended, JailSession, Remote, StudentError
+from tested_transformer.homework.jail.remote import RemoteFunction
+from tested_transformer.homework.jail.session import Ended, JailSession, StudentError
 from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2")
-
-
-def held():
-    """Our threads and open files."""
-    files = {}
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the listing itself
-            files[name] = os.readlink(f"/proc/self/fd/{name}")
-    return set(threading.enumerate()), files
-
-
-def more_than(before):
-    threads, files = held()
-    new = {n: file for n, file in files.items() if before[1].get(n) != file}
-    return [*(threads - before[0]), *new.items()]
-
-
-def soon(true, seconds=5.0):
-    """Does it become true?"""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left():
-    if sys.platform != "linux":
-        yield
-        return
-    before = held()
-    yield
-    assert soon(lambda: not more_than(before)), more_than(before)
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2"),
+    pytest.mark.usefixtures("nothing_is_left"),
+]
 
 
 # --------------------------------------------------------------------- a function as the judge sees it
@@ -198,7 +160,7 @@ def test_a_right_answer_comes_back_bit_for_bit(student, dtype):
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3))).to(dtype)
     expected = seeded(here("add_noise"), x, eps=1e-3)
     for _ in range(2):  # the seed is set at every call
-        answer = Remote(student, "add_noise")(x, eps=1e-3)
+        answer = RemoteFunction(student, "add_noise")(x, eps=1e-3)
         assert answer.dtype == dtype
         assert torch.equal(answer, expected)
 
@@ -208,22 +170,22 @@ def test_a_right_answer_comes_back_bit_for_bit(student, dtype):
     torch.tensor([1 + 2j]), None, 2.5, "text", (1, [2, (3,)]), {"a": [None, -math.inf]},
 ], ids=str)  # fmt: skip
 def test_any_argument_arrives_and_comes_back(student, x):
-    answer = Remote(student, "both")(x, named=x)
+    answer = RemoteFunction(student, "both")(x, named=x)
     assert repr(answer) == repr([x, (x, {"x": x})])
 
 
 def test_a_change_of_an_argument_is_done_here_too(student):
     x, y = torch.zeros(2, 2), torch.zeros(3)
-    Remote(student, "fill")(x, y=y)
+    RemoteFunction(student, "fill")(x, y=y)
     assert (x[0].tolist(), x[1].tolist(), y.shape) == ([7.0, 7.0], [0.0, 0.0], (1,))
     unchanged = torch.full((2,), 7.0)
-    Remote(student, "fill")(unchanged)
+    RemoteFunction(student, "fill")(unchanged)
     assert unchanged.tolist() == [7.0, 7.0]
 
 
 def test_a_change_of_the_dtype_is_an_error(student):
     with pytest.raises(TypeError, match="argument 0: its dtype was changed to torch.int64"):
-        Remote(student, "to_whole")(torch.zeros(2))
+        RemoteFunction(student, "to_whole")(torch.zeros(2))
 
 
 def test_the_judge_sees_that_an_argument_was_changed(student):
@@ -231,7 +193,7 @@ def test_the_judge_sees_that_an_argument_was_changed(student):
         Problem("x as it was", run.outcome(case).changed) if run.outcome(case).changed else None))  # fmt: skip
     spec = Spec("sum", "sum", ("x",), lambda x: x.sum(), lambda seed: [
         Case("one", {"x": np.arange(3.0)})], [check])  # fmt: skip
-    verdicts = [judge(spec, f) for f in (Remote(student, "fill"), here("fill"))]
+    verdicts = [judge(spec, f) for f in (RemoteFunction(student, "fill"), here("fill"))]
     assert repr(verdicts[0]) == repr(verdicts[1])
     assert (verdicts[0].failed, verdicts[0].problem.got) == ("inputs", "x")
 
@@ -256,7 +218,7 @@ def test_gradients_are_those_of_this_process(student, dtype):
     )
     for given in [(x, w, unused), (x, w, torch.arange(2))]:
         expected = gradients(here("weigh"), *given, b=b)
-        found = gradients(Remote(student, "weigh"), *given, b=b)
+        found = gradients(RemoteFunction(student, "weigh"), *given, b=b)
         assert found[2] is None
         for one, other in zip(found, expected, strict=True):
             assert one is other or (one.dtype == other.dtype and torch.equal(one, other))
@@ -264,7 +226,7 @@ def test_gradients_are_those_of_this_process(student, dtype):
 
 def test_one_tensor_in_two_places_gets_both_gradients(student):
     found = []
-    for function in (Remote(student, "twice"), here("twice")):
+    for function in (RemoteFunction(student, "twice"), here("twice")):
         x = torch.arange(3.0, requires_grad=True)
         function(x, x).sum().backward()
         found.append(x.grad)
@@ -275,7 +237,8 @@ def test_the_judge_gets_the_same_gradients(student):
     case = Case("one", {"x": np.arange(6.0).reshape(2, 3), "w": np.ones((3, 4)), "unused": 1})
     spec = Spec("weigh", "", ("x", "w", "unused"), None, lambda seed: [case], [])
     found, expected = (
-        Run(spec, f).gradients(case, ["x", "w"]) for f in (Remote(student, "weigh"), here("weigh"))
+        Run(spec, f).gradients(case, ["x", "w"])
+        for f in (RemoteFunction(student, "weigh"), here("weigh"))
     )
     assert all(np.array_equal(found[name], expected[name]) for name in ("x", "w"))
 
@@ -284,15 +247,15 @@ def test_the_judge_gets_the_same_gradients(student):
     ("detached", "does not require grad"), ("fill_leaf", "leaf Variable"),
 ])  # fmt: skip
 def test_what_has_no_gradients_says_what_it_says_here(student, name, text):
-    for function in (Remote(student, name), here(name)):
+    for function in (RemoteFunction(student, name), here(name)):
         with pytest.raises(RuntimeError, match=text):
             gradients(function, torch.ones(2))
-    assert Remote(student, "echo")(1) == 1  # and it goes on
+    assert RemoteFunction(student, "echo")(1) == 1  # and it goes on
 
 
 def test_gradients_are_those_of_one_tensor(student):
     with pytest.raises(TypeError, match="expected a tensor, got a list"):
-        gradients(Remote(student, "both"), torch.ones(2))
+        gradients(RemoteFunction(student, "both"), torch.ones(2))
 
 
 # -------------------------------------------------------------------------- exceptions and answers
@@ -335,7 +298,7 @@ def test_a_deep_recursion_is_an_exception(student):
 @pytest.mark.parametrize("name", ["absent", "torch.nn", "__doc__"])
 def test_a_function_that_is_not_there_is_named(student, name):
     with pytest.raises(NameError, match=f"no function `{name}`"):
-        Remote(student, name)(1)
+        RemoteFunction(student, name)(1)
 
 
 GIVEN = {
@@ -475,13 +438,15 @@ def test_what_is_forbidden_ends_the_submission_by_whatever_name():
         assert tried.pop("softmax") == "allowed"
         assert set(tried.values()) == {"Forbidden"}
         x = torch.arange(3.0, requires_grad=True)
-        Remote(student, "square")(x).sum().backward()  # the grader itself may take gradients
+        RemoteFunction(student, "square")(
+            x
+        ).sum().backward()  # the grader itself may take gradients
         assert x.grad.tolist() == [0.0, 2.0, 4.0]
         with pytest.raises(Ended, match="forbidden") as ended:
-            Remote(student, "use")(torch.ones(1, 2, 4))
+            RemoteFunction(student, "use")(torch.ones(1, 2, 4))
         assert ended.value.text == "F.scaled_dot_product_attention is not allowed in this task"
         with pytest.raises(Ended, match="forbidden"):  # it stays ended
-            Remote(student, "square")(x)
+            RemoteFunction(student, "square")(x)
 
 
 DERIVED = """
@@ -556,353 +521,3 @@ def test_the_package_can_be_imported_and_nothing_of_it_called(bare):
         assert text.startswith("RuntimeError: tested_transformer.")
         assert text.endswith(" is not there when homework is marked: write your own")
     assert "tested_transformer.reference.anything" in tried["function"]
-
-
-# ------------------------------------------------------------- a student's process that talks itself
-
-TALK = """
-import json, os, signal, struct, sys, time
-
-def frame(said, numbers=b"", sizes=None):
-    text = said if isinstance(said, bytes) else json.dumps(said).encode()
-    return struct.pack(">IQ", *(sizes or (len(text), len(numbers)))) + text + numbers
-
-def say(*arguments, **named):
-    sys.stdout.buffer.write(frame(*arguments, **named))
-    sys.stdout.buffer.flush()
-
-def hear():
-    text, numbers = struct.unpack(">IQ", sys.stdin.buffer.read(12))
-    return json.loads(sys.stdin.buffer.read(text + numbers)[:text])
-
-say(["ready"])
-"""
-LOADED = "hear(); say(['loaded'])\n"
-QUICK = Limits(wall_seconds=0.6, answer_bytes=1 << 20)
-
-
-@pytest.fixture
-def talker(monkeypatch, tmp_path):
-    """A session with a process that says what a test wants: no torch, and no patience."""
-    sessions = []
-
-    def make(body, limits=SMALL, loaded=LOADED):
-        script = tmp_path / "talker.py"
-        script.write_text(TALK + loaded + body)
-        command = [sys.executable, "-I", "-S", str(script)]
-        monkeypatch.setattr(ours, "bare_command", lambda: command)
-        session = JailSession("", limits=limits, without_jail_for_my_own_code=True)
-        sessions.append(session)
-        return session
-
-    yield make
-    for session in sessions:
-        session.close()
-        session.close()  # twice is harmless
-
-
-TENSOR = '{"tensor": ["float64", [1]]}'
-FORGED = {  # what is said in place of an answer, and the flag that the submission gets
-    "no frame": ("sys.stdout.buffer.write(b'PASSED, full marks')", "too large"),
-    "no JSON": ("say(b'}')", "garbled"), "a number": ("say(1)", "garbled"),
-    "nothing": ("say([])", "garbled"), "a text": ("say('answer')", "garbled"),
-    "a list in front": ("say([['answer'], 1, {'dict': {}}])", "garbled"),
-    "a tensor in front": (f"say([{TENSOR}, 1, 2], bytes(8))", "garbled"),
-    "an answer without changes": ("say(['answer', 1])", "garbled"),
-    "a word of load": ("say(['loaded'])", "garbled"), "ready again": ("say(['ready'])", "garbled"),
-    "an unknown word": ("say(['full marks', 1, 2])", "garbled"),
-    "the listener's word": ("say(['over', 'full marks', '<b>'])", "garbled"),
-    "a flag of its own": ("say(['unfit', 'full marks', ''])", "garbled"),
-    "a flag that is a list": ("say(['unfit', ['too large'], ''])", "garbled"),
-    "a frame that promises 10 GB": ("say(None, sizes=(4, 10 << 30))", "too large"),
-    "a text that promises 4 GB": ("say(None, sizes=(2**32 - 1, 0))", "too large"),
-    "a tensor of 10 GB": ("say(['answer', {'tensor': ['int8', [10 << 30]]}, {'dict': {}}])", "garbled"),
-    "a million tensors": ("say(['answer', {'tuple': {'tensor': ['int8', [1 << 20]]}}, "
-                          "{'dict': {}}], bytes(1 << 20))", "garbled"),
-    "half a frame": ("say(None, sizes=(10, 0))", "ended itself"),
-    "the end": ("pass", "ended itself"), "an exit": ("os._exit(3)", "ended itself"),
-    "a signal": ("os.kill(os.getpid(), signal.SIGKILL)", "killed"),
-    "a signal by status": ("os._exit(128 + signal.SIGSEGV)", "killed"),
-    "time used up": ("os._exit(128 + signal.SIGXCPU)", "timeout"),
-    "no memory": ("say(['raised', 'MemoryError', ''])", "memory"),
-    "a closed pipe": ("os.close(1); time.sleep(60)", "ended itself"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_what_is_no_answer_ends_the_session(talker, monkeypatch, name):
-    body, flag = FORGED[name]
-    monkeypatch.setattr(ours, "GRACE_SECONDS", 0.3)
-    student = talker(f"hear()\n{body}")
-    for _ in range(2):
-        with pytest.raises(Ended) as ended:
-            Remote(student, "f")(torch.ones(2))
-        assert ended.value.flag == flag, ended.value.text
-    assert len(ended.value.text) <= ours.TEXT
-
-
-@pytest.mark.parametrize("said", [
-    "['raised', 1, 2]", "['raised', [], {'dict': {}}]", "['raised', 'print', 'x']",
-    "['raised', '__import__', 'os']", "['raised', 'SystemExit', '']", "['raised', None, None]",
-    "['raised', 'ExceptionGroup', 'x']", "['raised', 'UnicodeDecodeError', 'x']",
-    "['raised', 'open', '/etc/passwd']", "['raised', 'Odd\\x1b[31m', 'x\\x00']",
-])  # fmt: skip
-def test_a_reported_exception_is_never_another_thing(talker, said):
-    with pytest.raises(StudentError) as caught:
-        Remote(talker(f"hear(); say({said}); time.sleep(60)"), "f")(1)
-    assert str(caught.value).isprintable()
-
-
-def test_an_answer_ahead_of_time_is_none_to_load(talker):
-    with pytest.raises(Ended, match="garbled"):
-        talker("time.sleep(60)", loaded="say(['answer', 1, {'dict': {}}])\n")
-
-
-def test_a_ready_frame_of_another_kind_is_no_jail(talker, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "TALK", TALK.replace("'ready'", "'x'").replace('"ready"', '"x"'))  # fmt: skip
-    with pytest.raises(ours.JailError, match="did not come up"):
-        talker("time.sleep(60)")
-
-
-CHANGES = {
-    "a list": "[]", "a number": "1", "of nothing": f"{{'dict': {{'5': {TENSOR}}}}}",
-    "to a number": "{'dict': {'0': 1}}", "of a number": f"{{'dict': {{'1': {TENSOR}}}}}",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_what_was_not_given_ends_the_session(talker, name):
-    numbers = ", bytes(8)" if "tensor" in CHANGES[name] else ""
-    x = torch.ones(1, dtype=torch.float64)
-    with pytest.raises(Ended, match="garbled"):
-        Remote(talker(f"hear(); say(['answer', 1, {CHANGES[name]}]{numbers})"), "f")(x, 1)
-    assert x.tolist() == [1.0]
-
-
-@pytest.mark.parametrize(("gradients", "numbers"), [
-    ("1", 0), ("[]", 0), ("[None, None]", 0), ("[1]", 0), (f"[{TENSOR}]", 8), ("['x']", 0),
-])  # fmt: skip
-def test_gradients_of_another_form_end_the_session(talker, gradients, numbers):
-    answer = f"say(['answer', {TENSOR}, {{'dict': {{}}}}], bytes(8))"
-    student = talker(f"hear(); {answer}; hear()\n"
-                     f"say(['answer', {gradients}, {{'dict': {{}}}}], bytes({numbers}))")  # fmt: skip
-    answer = Remote(student, "f")(torch.ones(2, requires_grad=True))
-    with pytest.raises(Ended, match="garbled"):
-        answer.sum().backward()
-
-
-ASKS = {  # an implementation that is asked for, and what the process does with the answer
-    "unknown": ("say(['ask', 1, [], {'dict': {}}])", "garbled"),
-    "negative": ("say(['ask', -1, [], {'dict': {}}])", "garbled"),
-    "true": ("say(['ask', True, [], {'dict': {}}])", "garbled"),
-    "text": ("say(['ask', '__class__', [], {'dict': {}}])", "garbled"),
-    "too many": ("while True: say(['ask', 0, [], {'dict': {}}]); hear()", "timeout"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ASKS)
-def test_an_implementation_is_asked_for_by_its_number_and_not_too_often(talker, monkeypatch, name):
-    monkeypatch.setattr(ours, "MOST_ASKS", 20)
-    called = []
-    student = talker(f"hear()\n{ASKS[name][0]}\ntime.sleep(60)")
-    implementation = student.serve(lambda: called.append(1))
-    with pytest.raises(Ended) as ended:
-        student.call("f", [implementation], {})
-    assert ended.value.flag == ASKS[name][1]
-    assert len(called) == (20 if name == "too many" else 0)
-
-
-@pytest.mark.parametrize("arguments", ["[1, 2], {'dict': {}}", "[], {'dict': {'no such': 1}}"])
-def test_arguments_that_do_not_fit_are_the_students_error(talker, arguments):
-    student = talker(
-        f"hear(); say(['ask', 0, {arguments}]); said = hear()\n"
-        "say(['answer', said, {'dict': {}}]); time.sleep(60)"
-    )
-    answer, _ = student.call("f", [student.serve(lambda x=None: None)], {})
-    assert answer == ["raised", "TypeError"]
-
-
-@pytest.mark.parametrize("arguments", ["1, {'dict': {}}", "[], []", "None, None"])
-def test_what_is_no_arguments_ends_the_session(talker, arguments):
-    student = talker(f"hear(); say(['ask', 0, {arguments}]); time.sleep(60)")
-    with pytest.raises(Ended, match="garbled"):
-        student.call("f", [student.serve(lambda x=None: None)], {})
-
-
-FLOODS = {
-    "frames": "while True: say([])", "small frames": "while True: sys.stdout.buffer.write(frame(0))",
-    "large frames": "while True: say(['raised', 'KeyError', ''] , bytes(1 << 19))",
-    "asks, and does not hear": "while True: say(['ask', 0, [], {'dict': {}}])",
-    "prints": "while True: os.write(2, b'x' * 65536)",
-    "nothing": "time.sleep(60)",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FLOODS)
-def test_a_flood_fills_no_memory_and_holds_nobody(talker, name):
-    student = talker(f"hear()\n{FLOODS[name]}", QUICK)
-    student.serve(lambda: torch.zeros(1 << 12))
-    start = time.monotonic()
-    with pytest.raises(Ended) as ended:
-        student.call("f", [], {})
-    assert ended.value.flag in {"timeout", "garbled"}
-    assert student._replies.qsize() <= ours.WAITING
-    assert len(student._output) <= QUICK.output_bytes
-    student.close()
-    assert time.monotonic() - start < 5  # 0.6, and what a busy machine takes
-    assert not any(thread.is_alive() for thread in student._threads)
-
-
-def test_who_never_reads_is_sent_away(talker):
-    student = talker("time.sleep(60)", QUICK)
-    with pytest.raises(Ended, match="timeout"):
-        student.call("f", [torch.zeros(1 << 18)], {})  # more than a pipe holds
-    assert QUICK.wall_seconds <= student.seconds < 10
-
-
-def test_the_time_of_all_calls_is_one(talker):
-    body = "while hear(): time.sleep(0.3); say(['answer', 1, {'dict': {}}])"
-    student = talker(body, Limits(wall_seconds=0.8))
-    assert student.call("f", [], {}) == (1, {})
-    assert student.call("f", [], {}) == (1, {})
-    with pytest.raises(Ended, match="timeout"):
-        student.call("f", [], {})
-    time.sleep(0.3)  # the answer has come now, too late
-    with pytest.raises(Ended, match="timeout"):
-        student.call("f", [], {})
-
-
-def test_an_argument_that_can_not_be_sent_ends_nothing(talker):
-    student = talker("hear(); say(['answer', 1, {'dict': {}}]); hear()")
-    with pytest.raises(wire.NotSendable):
-        student.call("f", [object()], {})
-    assert student.call("f", [], {}) == (1, {})
-
-
-# --------------------------------------------------------------------- what a student's code may try
-
-REPLY_PIPE = """
-import gc, json, os, struct, sys
-fds = [n for n in range(64) if os.path.islink(f"/proc/self/fd/{n}")]
-noise = os.readlink("/proc/self/fd/2")
-def write(data):
-    for n in fds[1:]:
-        if os.readlink(f"/proc/self/fd/{n}") != noise:
-            try: os.write(n, data)
-            except OSError: pass
-def frame(said):
-    text = json.dumps(said).encode()
-    return struct.pack(">IQ", len(text), 0) + text
-"""
-
-
-@needs_jail
-@pytest.mark.slow
-@pytest.mark.parametrize(("attack", "limits", "flag"), [
-    ("while True: pass", Limits(wall_seconds=0.5), "timeout"),
-    ("""while True:
-        try:
-            while True: os.fork()
-        except BaseException: pass""", Limits(wall_seconds=0.5), "timeout"),
-    ("while True: pass", Limits(cpu_seconds=1), "timeout"),
-    ("""signal.signal(signal.SIGXCPU, signal.SIG_IGN)
-    while True: pass""", Limits(cpu_seconds=1), "killed"),
-    ("os.kill(os.getpid(), 9)", SMALL, "killed"),
-    ("import atexit; atexit.register(time.sleep, 60); os._exit(0)", SMALL, "ended itself"),
-    ("ctypes.string_at(0)", SMALL, "killed"),
-    ("write(b'PASSED' * 9)", SMALL, "too large"),
-    ("""write(frame(["over", "full marks", ""]))""", SMALL, "garbled"),
-    ("for n in fds: os.close(n)", SMALL, "ended itself"),
-], ids=["loop", "loop that catches", "processor time", "processor time, ignored", "kill itself",
-        "exit", "crash", "no frame", "forged frame", "closed pipes"])  # fmt: skip
-def test_what_ends_the_process_is_flagged(attack, limits, flag):
-    source = REPLY_PIPE + "import ctypes, signal, time\n"
-    source += f"def f(x, bad=False):\n  if bad:\n    {attack}\n  return x"
-    with JailSession(source, limits=limits) as student:
-        assert Remote(student, "f")(1) == 1
-        with pytest.raises(Ended) as ended:
-            Remote(student, "f")(1, bad=True)
-        assert ended.value.flag == flag, ended.value.text
-
-
-THREADS = """
-import threading, sys, atexit, os, torch, numpy
-threading.Thread(target=lambda: 1 / 0).start()
-threading.Thread(target=sys.exit).start()
-threading.Thread(target=threading.Event().wait).start()
-atexit.register(lambda: 1 / 0)
-sys.excepthook = lambda *a: os._exit(1)
-torch.allclose = numpy.array_equal = lambda *a, **k: True
-torch.equal = lambda *a: True
-torch.Tensor.__eq__ = lambda *a: True
-numpy.asarray = lambda *a, **k: 1 / 0
-def f(x):
-    os.write(1, b"PASSED\\n" * 10**5)
-    x *= 0
-    return x
-"""
-
-
-@needs_jail
-def test_threads_and_patches_and_prints_stay_in_the_jail():
-    before = torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal
-    with JailSession(THREADS, limits=SMALL) as student:
-        x = torch.ones(2)
-        assert Remote(student, "f")(x).tolist() == [0.0, 0.0]
-    assert (torch.allclose, np.array_equal, torch.Tensor.__eq__, torch.equal) == before
-
-
-@pytest.mark.parametrize(("source", "kind", "word"), [
-    ("def f(x:\n  return x", SyntaxError, "was never closed"),
-    ("import sys\nsys.exit()", StudentError, "SystemExit"),
-    ("x = [0] * (1 << 60)", Ended, "memory"),
-])  # fmt: skip
-def test_definitions_that_fail_say_how_and_leave_nothing(source, kind, word):
-    with pytest.raises(kind, match=word):
-        JailSession(source, limits=SMALL, without_jail_for_my_own_code=True)
-
-
-# -------------------------------------------------------------------------------- nothing is left
-
-
-def family(process):
-    """A process and all that descend from it."""
-    with open(f"/proc/{process}/task/{process}/children") as children:
-        return [process, *(one for child in children.read().split() for one in family(int(child)))]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("bare", [pytest.param(False, marks=needs_jail), True])
-def test_no_process_is_left(bare):
-    source = "import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
-    source += "def f(): return 1"
-    if bare:
-        source += "\nimport subprocess; subprocess.Popen(['sleep', '60'])"
-    student = JailSession(source, limits=SMALL, without_jail_for_my_own_code=bare)
-    processes = family(student._process.pid)
-    assert len(processes) >= 2
-    student.close()
-    assert soon(lambda: not any(os.path.exists(f"/proc/{number}") for number in processes))
-    killed = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "killpg", lambda *a: killed.append(a))
-        student.close()
-    assert killed == []  # the number may be another's now
-
-
-@pytest.mark.skipif(not hasattr(os, "setsid"), reason="no sessions of processes")
-def test_a_process_that_left_the_group_does_not_hold_us(talker, monkeypatch):
-    monkeypatch.setattr(ours, "END_SECONDS", 0.2)
-    student = talker(
-        "if os.fork(): time.sleep(60)\n"
-        "os.setsid(); hear(); say(['answer', os.getpid(), {'dict': {}}]); time.sleep(6)"
-    )
-    left = student.call("f", [], {})[0]
-    start = time.monotonic()
-    student.close()
-    assert time.monotonic() - start < 3
-    os.kill(left, signal.SIGKILL)
-    for thread in student._threads:
-        thread.join(5)
-    student._process.stdout.close()
-    student._process.stderr.close()

@@ -29,9 +29,8 @@ from tested_transformer.functional.online_softmax import FULL, MASKED, SKIPPED, 
 from tested_transformer.layers.residual import Residual
 from tested_transformer.plotting import diagrams, flash_diagram
 from tested_transformer.plotting.diagram import (
-    DARK,
     LARGE,
-    LIGHT,
+    MARKS,
     SMALL,
     STYLE,
     WIDTH,
@@ -39,7 +38,7 @@ from tested_transformer.plotting.diagram import (
     arrow,
 )
 from tested_transformer.plotting.model_diagram import model_diagram
-from tested_transformer.plotting.style import contrast, text_width
+from tested_transformer.plotting.style import ON_PAGE, contrast, text_width
 
 CHAPTERS = chapter_paths()
 PHONE = 312  # pixels that a page of 360 has for a diagram
@@ -105,6 +104,9 @@ MAKERS = {
     "tiles": tiles,
     "uneven tiles": functools.partial(tiles, 20, 26, 6, 8, 3, 2, 3),
     "model": model_diagram,
+}
+COLORS = {
+    mode: {name: ON_PAGE[name][i] for name in MARKS} for i, mode in enumerate(("light", "dark"))
 }
 each_diagram = pytest.mark.parametrize("name", MAKERS)
 
@@ -289,7 +291,7 @@ def mark(node: ET.Element, colors: dict[str, str], ink: str) -> str:
 @each_diagram
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_text_reads_on_what_is_behind_it(name, mode):
-    page, colors = theme(mode), LIGHT if mode == "light" else DARK
+    page, colors = theme(mode), COLORS[mode]
     ink, weak = page["ink"], []
     for node in tree(name).iter(f"{SVG}text"):
         at = area(name, node)
@@ -311,7 +313,7 @@ def test_every_text_reads_on_what_is_behind_it(name, mode):
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_edges_and_marks_stand_out_from_the_page(mode):
     """Graphics need 3 (WCAG 2.2, 1.4.11)."""
-    for color in (LIGHT if mode == "light" else DARK).values():
+    for color in COLORS[mode].values():
         assert contrast(color, theme(mode)["paper"]) >= 3
         assert contrast(color, theme(mode)["panel"]) >= 3
 
@@ -322,8 +324,8 @@ def test_colors_are_variables(name):
     style, parts = re.search(r"<style>(.*)</style>(.*)", svg, re.DOTALL).groups()
     assert not re.search(r"#[0-9A-Fa-f]{3,6}\b|rgb|fill=\"|stroke=\"|style=\"", parts)
     given = re.findall(r"([\w-]+): (#\w+);", style)
-    assert {variable for variable, _ in given} == {f"--tt-{name}" for name in LIGHT}
-    assert len(given) == 3 * len(LIGHT)  # light, dark, and dark without scripts
+    assert {variable for variable, _ in given} == {f"--tt-{name}" for name in MARKS}
+    assert len(given) == 3 * len(MARKS)  # light, dark, and dark without scripts
     assert "html[data-theme=dark] svg.tt-diagram" in STYLE
 
 

@@ -8,6 +8,7 @@ import inspect
 import linecache
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,13 @@ from markdown_it import MarkdownIt
 
 import tested_transformer
 from tested_transformer.functional import masks
-from tested_transformer.reader.show import Listing, first_sentence, first_sentences, show
+from tested_transformer.reader.show import (
+    Listing,
+    first_sentence,
+    first_sentences,
+    show,
+    without_checked,
+)
 
 PACKAGE = Path(tested_transformer.__file__).parent
 CELL = '''\
@@ -120,6 +127,11 @@ def without_docstrings(source: str) -> str:
     return ast.dump(tree)
 
 
+def plain(source: str) -> str:
+    """The source without @checked and its arguments."""
+    return re.sub(r"^ *@checked(\([^)]*\))?\n", "", source, flags=re.MULTILINE)
+
+
 def is_subsequence(lines: list[str], longer: list[str]) -> bool:
     rest = iter(longer)
     return all(line in rest for line in lines)
@@ -133,7 +145,7 @@ def test_every_object_of_the_package_is_shown_as_it_runs(monkeypatch):
     for thing in package_objects():
         if "__init__" in vars(thing) and "<string>" in str(vars(thing)["__init__"]):
             continue
-        source = inspect.getsource(thing)
+        source = plain(inspect.getsource(thing))
         short, full = show(thing), show(thing, doc=True)
         assert code_of(full) == [source.rstrip() + "\n"]
         assert without_docstrings(code_of(short)[0]) == without_docstrings(source)
@@ -161,12 +173,46 @@ def test_place_and_fence():
 
 
 def test_docstring_is_cut_to_its_first_sentence_and_all_else_stays():
-    source = inspect.getsource(masks.causal_mask).rstrip("\n")
+    source = plain(inspect.getsource(masks.causal_mask)).rstrip("\n")
     docstring = masks.causal_mask.__doc__
     first = docstring.split("\n")[0]
     assert len(docstring) > len(first)
     (short,) = code_of(show(masks.causal_mask))
     assert short == source.replace(docstring, first) + "\n"
+
+
+def test_checks_are_left_out_and_other_decorators_stay():
+    source = textwrap.dedent("""
+        @keep
+        class Layer:
+            @classmethod
+            @checked(
+                D="self.d_model",
+                nonempty="L",
+            )
+            def one(cls): ...
+
+            @checked
+            def two(self):
+                checked = 3
+
+                @shapes.checked
+                def inner(): ...
+    """)
+    kept = textwrap.dedent("""
+        @keep
+        class Layer:
+            @classmethod
+            def one(cls): ...
+
+            def two(self):
+                checked = 3
+
+                @shapes.checked
+                def inner(): ...
+    """)
+    assert without_checked(source) == kept
+    assert without_checked("x: x + 1)") == "x: x + 1)"
 
 
 def test_neighbours_from_one_file_share_its_line():

@@ -230,7 +230,7 @@ def measure_traffic(function: Callable[..., Any], *tensors: Tensor) -> int:
 
     So does PyTorch on a GPU without a fused kernel or a compiler. Operations in place are not counted.
 
-    Raises: TypeError if `function` can not be called.
+    Raises: TypeError if `function` cannot be called.
     """
     if not callable(function):
         raise argument_error(TypeError, "function", type(function).__name__, "a function")

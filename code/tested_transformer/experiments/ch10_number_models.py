@@ -37,27 +37,27 @@ NEVER_SHOWN = (24, 42)  # the book's own number and its mirror image
 def book_numbers() -> Split:
     """20,000 pairs to learn from, short and round numbers among them, and 2,000 never shown.
 
-    Of 20,000 numbers drawn evenly below a million, two are below 100 and twenty are whole thousands:
-    a model that learned from them says "twenty four thousand and twenty" for 24. So here
+    Of 20,000 numbers sampled uniformly below a million, two are below 100 and twenty are whole
+    thousands: a model trained on them generates "twenty four thousand and twenty" for 24. So here
     `first_numbers().train` comes three times, then 6,000 numbers each of whose six digits is 0 half
     of the time (pairs may come twice), and `single_numbers().train` fills up. What those two hold
     back is left out, and so are 24 and 42: 2,088, 5,827 and 12,085 pairs stay.
 
     Source: chapter 10.
     """
-    small, even = first_numbers(), single_numbers()
-    hidden = {*small.test, *even.test, *(number_pair([number]) for number in NEVER_SHOWN)}
-    pairs = 3 * small.train + _numbers_with_zeros(6000) + even.train
-    return Split([pair for pair in pairs if pair not in hidden][:20_000], even.test)
+    small, uniform = first_numbers(), single_numbers()
+    held_out = {*small.test, *uniform.test, *(number_pair([number]) for number in NEVER_SHOWN)}
+    pairs = 3 * small.train + _numbers_with_zeros(6000) + uniform.train
+    return Split([pair for pair in pairs if pair not in held_out][:20_000], uniform.test)
 
 
 def _numbers_with_zeros(count: int) -> list[Pair]:
-    """Numbers below a million, drawn digit by digit, so that any part of a number may be missing."""
+    """Numbers below a million, sampled digit by digit, so that any part of a number may be missing."""
     rng, numbers = random.Random(0), []
     while len(numbers) < count:
         digits = [rng.choice((0, rng.randint(1, 9))) for _ in range(6)]
         if any(digits):
-            numbers.append(sum(digit * 10**place for place, digit in enumerate(digits)))
+            numbers.append(sum(digit * 10**power for power, digit in enumerate(digits)))
     return [number_pair([number]) for number in numbers]
 
 
@@ -101,7 +101,7 @@ def load_number_model() -> tuple[Transformer, Vocabulary, Vocabulary]:
 def first_numbers(*, unseen: int = 300, seed: int = 0) -> Split:
     """The numbers from 1 to 999: so many above 20 are never shown in training, all others are.
 
-    Raises: TypeError or ValueError for a number of unseen ones that can not be.
+    Raises: TypeError or ValueError for a number of unseen ones that cannot be.
     Source: the page "The first ten minutes".
     """
     check_count("unseen", unseen, least=0)

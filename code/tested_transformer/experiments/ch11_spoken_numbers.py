@@ -1,8 +1,8 @@
-"""A small language in which every probability is known: English numbers, as often as the world says them.
+"""A small language in which every probability is known: English numbers, as often as people say them.
 
-Small numbers are said more often than large ones. Here each power of ten is equally likely, and so
-is each ratio: 1 to 2 as 100 to 200 (Benford's law). The probability of any word after any beginning
-is then a sum of logarithms, so that what a language model has learned can be held against the truth.
+People say small numbers more often than large ones. Here each power of ten is equally likely, and so
+is each ratio: 1 to 2 as 100 to 200 (Benford's law). The probability of any word after any prefix
+is then a sum of logarithms, so that what a language model has learned can be compared with the truth.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SHIPPED = Path(__file__).parents[1] / "data" / "trained" / "spoken_numbers" / "m
 END = "<eos>"
 VALUES = {word: n for n, word in enumerate(ENGLISH_UNITS) if word}
 VALUES |= {word: 10 * n for n, word in enumerate(ENGLISH_TENS) if word}
-NEVER = -1e4  # the score of a word that can not come
+NEVER = -1e4  # the logit of a word that cannot come
 
 
 def spoken_vocabulary() -> Vocabulary:
-    """All words of the language, in the order of their numbers."""
+    """All words of the language, in the order of their IDs."""
     return Vocabulary([*filter(None, ENGLISH_UNITS + ENGLISH_TENS), "hundred", "and", "thousand"])
 
 
 def chance(first: int, last: int) -> float:
-    """The probability that the number said lies between first and last, both included.
+    """The probability that a number lies between first and last, both included.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Benford 1938.
@@ -50,18 +50,18 @@ def chance(first: int, last: int) -> float:
 
 
 def sample_numbers(count: int, generator: torch.Generator) -> list[int]:
-    """Numbers as the language says them: 10^u, u even between 0 and 6, without what follows the point.
+    """Numbers as the language says them: 10^u, u uniform between 0 and 6, rounded down.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Benford 1938.
     """
     check_count("count", count)
-    drawn = torch.rand(count, generator=generator, dtype=torch.float64)
-    return (10 ** (6 * drawn)).long().clamp(1, LARGEST).tolist()
+    exponents = torch.rand(count, generator=generator, dtype=torch.float64)
+    return (10 ** (6 * exponents)).long().clamp(1, LARGEST).tolist()
 
 
 def true_chances(beginning: Sequence[str] = ()) -> dict[str, float]:
-    """The probability of each word after a beginning, END among them, the likeliest first.
+    """The probability of each word after a prefix, END among them, the most probable first.
 
     Raises: ValueError if no number begins so.
     Source: chapter 11.
@@ -90,7 +90,7 @@ def true_chances(beginning: Sequence[str] = ()) -> dict[str, float]:
 
 
 def number_of(words: Sequence[str]) -> int | None:
-    """The number that the words say, or None if no number is said so.
+    """The number that the words name, or None if they name none.
 
     >>> number_of(["twenty", "one"]), number_of(["one", "twenty"])
     (21, None)
@@ -110,7 +110,7 @@ def number_of(words: Sequence[str]) -> int | None:
 def spoken_batch(
     numbers: Sequence[int], words: Vocabulary
 ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
-    """What the model reads, from BOS on, and what it is to say, up to EOS.
+    """What the model reads, from BOS on, and its targets, up to EOS.
 
     Source: chapter 10.
     """
@@ -119,10 +119,10 @@ def spoken_batch(
 
 
 class ExactModel:
-    """A session with no model behind it: a function says what may follow the words so far.
+    """A decoding state without a model: a function gives the distribution after each prefix.
 
     chances: a list of words -> the probability of each next word. Where it raises ValueError, because
-    nothing begins so, the sentence ends.
+    no number has that prefix, the sentence ends.
 
     Source: chapter 11.
     """
@@ -131,13 +131,15 @@ class ExactModel:
         self, chances: Callable[[list[str]], Mapping[str, float]], words: Vocabulary
     ) -> None:
         self.chances, self.words = chances, words
-        self.said: Tensor | None = None
+        self.prefix_ids: Tensor | None = None
 
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
-        """Take the next tokens; give the logarithms of the chances of the word after the last."""
-        self.said = tokens if self.said is None else torch.cat([self.said, tokens], dim=1)
+        """Take the next tokens; return the log-probabilities of the token after the last."""
+        self.prefix_ids = (
+            tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
+        )
         scores = torch.full((len(tokens), len(self.words)), NEVER)
-        for row, ids in zip(scores, self.said.tolist(), strict=True):
+        for row, ids in zip(scores, self.prefix_ids.tolist(), strict=True):
             try:
                 found = self.chances([self.words.words[word] for word in ids if word != BOS])
             except ValueError:
@@ -146,12 +148,12 @@ class ExactModel:
         return scores
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows, in this order."""
-        self.said = self.said[rows]
+        """Keep these sequences, in this order."""
+        self.prefix_ids = self.prefix_ids[rows]
 
 
 def new_spoken_model() -> LanguageModel:
-    """A language model of the size that is shipped, with fresh weights."""
+    """An untrained language model of the size that is shipped."""
     return LanguageModel(
         LanguageModelConfig(
             len(spoken_vocabulary()), d_model=48, num_heads=4, num_layers=2, dropout=0.0,

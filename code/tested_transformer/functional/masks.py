@@ -7,19 +7,18 @@ be read as (L, S) without a word whenever the sizes agree.
 
 from __future__ import annotations
 
+import functools
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_bool_tensor,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_rank,
-    shape_of,
-)
+from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt
+from ..errors import argument_error, check_bool_tensor, shape_of
+from ..shapes import checked
+
+Mask = Bool[Tensor, "#L #S"] | Bool[Tensor, "*#batch #L #S"]
 
 __all__ = [
     "causal_mask",
@@ -33,22 +32,27 @@ __all__ = [
 ]
 
 
+@checked
 def offsets(
-    num_queries: int, num_keys: int, device: torch.device | str | None = None
+    num_queries: NonNegativeInt,
+    num_keys: NonNegativeInt,
+    device: torch.device | str | None = None,
 ) -> Int[Tensor, "L S"]:
     """How many steps each key lies before each query, when the last query meets the last key.
 
     Shapes: (L, S), entry i + S - L - j. Positive is the past, 0 the query's own place, negative the
     future.
     """
-    check_count("num_queries", num_queries, least=0)
-    check_count("num_keys", num_keys, least=0)
     row = torch.arange(num_queries, device=device)[:, None] + (num_keys - num_queries)
     return row - torch.arange(num_keys, device=device)
 
 
+@checked
 def causal_mask(
-    num_queries: int, num_keys: int | None = None, *, device: torch.device | str | None = None
+    num_queries: NonNegativeInt,
+    num_keys: NonNegativeInt | None = None,
+    *,
+    device: torch.device | str | None = None,
 ) -> Bool[Tensor, "L S"]:
     """Let a query see its own place and the past, aligned bottom-right.
 
@@ -66,11 +70,12 @@ def causal_mask(
     return offsets(num_queries, num_keys, device) >= 0
 
 
+@checked
 def window_mask(
-    num_queries: int,
-    num_keys: int | None = None,
+    num_queries: NonNegativeInt,
+    num_keys: NonNegativeInt | None = None,
     *,
-    window: int,
+    window: PositiveInt,
     device: torch.device | str | None = None,
 ) -> Bool[Tensor, "L S"]:
     """Let a query see keys fewer than `window` steps away, on both sides.
@@ -84,13 +89,16 @@ def window_mask(
     >>> window_mask(4, window=2).int().tolist()
     [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     """
-    check_count("window", window)
     num_keys = num_queries if num_keys is None else num_keys
     return offsets(num_queries, num_keys, device).abs() < window
 
 
+@checked
 def padding_mask(
-    lengths: Int[Tensor, " B"], num_keys: int, *, heads: bool = True
+    lengths: Annotated[Int[Tensor, " B"], AtLeast(0), AtMost("num_keys")],
+    num_keys: NonNegativeInt,
+    *,
+    heads: bool = True,
 ) -> Bool[Tensor, "B ..."]:
     """Hide the keys past each sample's length.
 
@@ -102,17 +110,11 @@ def padding_mask(
     >>> padding_mask(torch.tensor([2, 3]), 4, heads=False).int().tolist()
     [[[1, 1, 0, 0]], [[1, 1, 1, 0]]]
     """
-    check_integer_tensor("lengths", lengths)
-    check_rank("lengths", lengths, 1)
-    check_count("num_keys", num_keys, least=0)
-    if lengths.numel() and (lengths.min() < 0 or lengths.max() > num_keys):
-        raise argument_error(
-            ValueError, "lengths", lengths.tolist(), f"lengths between 0 and {num_keys}"
-        )
     kept = torch.arange(num_keys, device=lengths.device) < lengths[:, None]
     return kept[:, None, None] if heads else kept[:, None]
 
 
+@checked
 def padding_mask_from_tokens(
     tokens: Int[Tensor, "B S"], pad_id: int, *, heads: bool = True
 ) -> Bool[Tensor, "B ..."]:
@@ -122,14 +124,15 @@ def padding_mask_from_tokens(
     Raises: TypeError if tokens are not integers; ValueError if their rank is not 2.
     Source: chapter 4.
     """
-    check_integer_tensor("tokens", tokens)
-    check_rank("tokens", tokens, 2)
-    check_count("pad_id", pad_id, least=-(2**63))
     kept = tokens != pad_id
     return kept[:, None, None] if heads else kept[:, None]
 
 
-def prefix_mask(prefix_lengths: Int[Tensor, " B"], num_tokens: int) -> Bool[Tensor, "B 1 L L"]:
+@checked
+def prefix_mask(
+    prefix_lengths: Annotated[Int[Tensor, " B"], AtLeast(0), AtMost("num_tokens")],
+    num_tokens: NonNegativeInt,
+) -> Bool[Tensor, "B 1 L L"]:
     """Let every token see the prefix, and the past beyond it: a prefix language model.
 
     Shapes: prefix_lengths (B) -> (B, 1, L, L).
@@ -140,6 +143,7 @@ def prefix_mask(prefix_lengths: Int[Tensor, " B"], num_tokens: int) -> Bool[Tens
     return prefix | causal_mask(num_tokens, device=prefix.device)
 
 
+@checked
 def document_mask(document_ids: Int[Tensor, "B L"]) -> Bool[Tensor, "B 1 L L"]:
     """Let a token see only tokens of its own document, when several are packed into one row.
 
@@ -147,41 +151,24 @@ def document_mask(document_ids: Int[Tensor, "B L"]) -> Bool[Tensor, "B 1 L L"]:
     Raises: TypeError if the ids are not integers; ValueError if their rank is not 2.
     Source: Krell et al. 2021, section 3.2.
     """
-    check_integer_tensor("document_ids", document_ids)
-    check_rank("document_ids", document_ids, 2)
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
-def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
+@checked
+def combine_masks(*masks: Mask | None) -> Bool[Tensor, "..."] | None:
     """Allow what every mask allows; None allows everything.
 
     Shapes: each rank 2 (L S) or all others of one common rank, broadcastable.
     Raises: TypeError if a mask is not boolean; ValueError if ranks or shapes do not fit.
     Source: chapter 4.
     """
-    combined = None
-    for number, mask in enumerate(masks):
-        if mask is None:
-            continue
-        check_bool_tensor(f"masks[{number}]", mask)
-        combined = mask if combined is None else _both(combined, mask, f"masks[{number}]")
-    return combined
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(torch.logical_and, given) if given else None
 
 
-def _both(first: Tensor, second: Tensor, name: str) -> Tensor:
-    if first.ndim != second.ndim and 2 not in (first.ndim, second.ndim):
-        raise argument_error(
-            ValueError, name, f"shape {shape_of(second)}", f"2 or {first.ndim} axes"
-        )
-    try:
-        return first & second
-    except RuntimeError:
-        wanted = f"a shape that broadcasts with {shape_of(first)}"
-        raise argument_error(ValueError, name, f"shape {shape_of(second)}", wanted) from None
-
-
+@checked
 def masked_softmax(
-    scores: Float[Tensor, "*batch L S"], allowed: Bool[Tensor, "..."] | None = None
+    scores: Float[Tensor, "*batch L S"], allowed: Mask | None = None
 ) -> Float[Tensor, "*batch L S"]:
     """Softmax over the keys that are allowed; an empty row gives zeros, and zero gradients.
 
@@ -194,10 +181,8 @@ def masked_softmax(
     Raises: TypeError for a mask that is not boolean; ValueError for one that does not fit.
     Source: Vaswani et al. 2017, section 3.2.3, for -inf before the softmax; empty rows: chapter 4.
     """
-    check_float_tensor("scores", scores)
     if allowed is None:
         return torch.softmax(scores, dim=-1)
-    check_mask("allowed", allowed, tuple(scores.shape))
     empty = ~allowed.any(dim=-1, keepdim=True)
     filled = scores.masked_fill(~allowed, float("-inf")).masked_fill(empty, 0.0)
     return torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_float_tensor,
-    check_number,
-    check_positive,
-    shape_of,
-)
+from ..bounds import Above, AtLeast, Below, PositiveFloat, PositiveInt
+from ..shapes import checked
 
 __all__ = [
     "entropy",
@@ -28,8 +23,9 @@ __all__ = [
 ]
 
 
+@checked
 def softmax(
-    scores: Float[Tensor, "*batch S"], *, temperature: float = 1.0
+    scores: Float[Tensor, "*batch S"], *, temperature: PositiveFloat = 1.0
 ) -> Float[Tensor, "*batch S"]:
     """Turn each row of scores into positive weights that sum to 1.
 
@@ -45,8 +41,6 @@ def softmax(
     >>> softmax(torch.tensor([1000.0, 1000.0])).tolist()
     [0.5, 0.5]
     """
-    _check_row("scores", scores)
-    check_positive("temperature", temperature)
     if scores.shape[-1] == 0:  # a row of nothing has no maximum
         return scores.clone()
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -55,6 +49,7 @@ def softmax(
     return (exponentials / exponentials.sum(dim=-1, keepdim=True)).to(scores.dtype)
 
 
+@checked
 def softmax_jacobian(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch S S"]:
     """How each weight answers to each score: entry (i, j) is the derivative of p_i with respect to score j.
 
@@ -67,10 +62,10 @@ def softmax_jacobian(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batc
     >>> softmax_jacobian(torch.tensor([0.5, 0.5])).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]
     """
-    _check_row("weights", weights)
     return torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
 
 
+@checked
 def entropy(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
     """The entropy of each row of weights, in nats: 0 if one key has all, log(S) if all share alike.
 
@@ -78,10 +73,10 @@ def entropy(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
     Raises: as softmax_jacobian.
     Source: Shannon 1948.
     """
-    _check_row("weights", weights)
     return torch.special.entr(weights).sum(dim=-1)  # -p log p, and 0 at p = 0
 
 
+@checked
 def perplexity(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
     """How many keys a row effectively sees: exp(entropy), from 1 to S.
 
@@ -95,7 +90,10 @@ def perplexity(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
     return entropy(weights).exp()
 
 
-def score_gap(weight: float, num_keys: int) -> float:
+@checked
+def score_gap(
+    weight: Annotated[float, Above(0), Below(1)], num_keys: Annotated[int, AtLeast(2)]
+) -> float:
     """How far the winner's score must lie above num_keys - 1 equal losers to get this weight.
 
     Shapes: numbers in, a number out.
@@ -105,15 +103,10 @@ def score_gap(weight: float, num_keys: int) -> float:
     >>> round(score_gap(0.9, 10), 2)
     4.39
     """
-    check_number("weight", weight)
-    if not 0 < weight < 1:
-        raise argument_error(
-            ValueError, "weight", weight, "a weight between 0 and 1, ends excluded"
-        )
-    check_count("num_keys", num_keys, least=2)
     return math.log(weight / (1 - weight)) + math.log(num_keys - 1)
 
 
+@checked
 def scaled_scores(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
@@ -130,23 +123,12 @@ def scaled_scores(
         a scale that is not finite.
     Source: Vaswani et al. 2017, section 3.2.1.
     """
-    _check_row("query", query)
-    _check_row("key", key)
-    if query.dtype != key.dtype:
-        raise argument_error(TypeError, "key", key.dtype, f"query's dtype {query.dtype}")
-    if query.ndim < 2 or query.shape[-1] == 0:
-        wanted = "at least 2 axes and a head size of at least 1"
-        raise argument_error(ValueError, "query", f"shape {shape_of(query)}", wanted)
-    same = (*key.shape[:-2], key.shape[-1]) == (*query.shape[:-2], query.shape[-1])
-    if key.ndim != query.ndim or not same:
-        wanted = f"query's batch axes and head size, {shape_of(query)} with another length"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    check_number("scale", scale)
     return (query * scale) @ key.mT
 
 
-def fold_scale(weight: Float[Tensor, "*shape"], d_head: int) -> Float[Tensor, "*shape"]:
+@checked
+def fold_scale(weight: Float[Tensor, "*shape"], d_head: PositiveInt) -> Float[Tensor, "*shape"]:
     """W_Q / sqrt(d): with these query weights the scores need no scale. A bias is folded likewise.
 
     Shapes: any -> the same.
@@ -154,12 +136,4 @@ def fold_scale(weight: Float[Tensor, "*shape"], d_head: int) -> Float[Tensor, "*
     Source: T5 (Raffel et al. 2020) as implemented in Mesh TensorFlow, whose initial W_Q is smaller
         by this factor.
     """
-    check_float_tensor("weight", weight)
-    check_count("d_head", d_head)
     return weight / math.sqrt(d_head)
-
-
-def _check_row(argument: str, value: Tensor) -> None:
-    check_float_tensor(argument, value)
-    if value.ndim == 0:
-        raise argument_error(ValueError, argument, "shape ()", "at least 1 axis")

@@ -50,10 +50,7 @@ class Seq2SeqState:
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens of the target; return the logits of the token after the last."""
         if self.cache is None:
-            self.prefix_ids = (
-                tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
-            )
-            tokens = self.prefix_ids
+            tokens = self.prefix_ids = _append(self.prefix_ids, tokens)
         logits = self.model.decode(
             tokens, self.memory, memory_mask=self.visible, cache=self.cache
         )  # B L V
@@ -86,10 +83,7 @@ class CausalState:
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens; return the logits of the token after the last."""
         if self.cache is None:
-            self.prefix_ids = (
-                tokens if self.prefix_ids is None else torch.cat([self.prefix_ids, tokens], dim=1)
-            )
-            tokens = self.prefix_ids
+            tokens = self.prefix_ids = _append(self.prefix_ids, tokens)
         return self.model(tokens, cache=self.cache)[:, -1]
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
@@ -97,3 +91,7 @@ class CausalState:
         if self.cache is not None:
             self.cache.reorder(rows)
         self.prefix_ids = None if self.prefix_ids is None else self.prefix_ids[rows]
+
+
+def _append(prefix_ids: Tensor | None, tokens: Tensor) -> Tensor:
+    return tokens if prefix_ids is None else torch.cat([prefix_ids, tokens], dim=1)

@@ -9,22 +9,21 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .assignments import NAMES, assignment
+from .assignments import assignment, assignment_names
 from .jail.bubblewrap import JailError, JailMissing, Limits
-from .marking.by_hand import keep_manual, kept_manual, marked_again
-from .marking.grading import FAILED, grade
-from .marking.manual import read_manual
-from .marking.mark import mark
-from .marking.marks import Marks
-from .marking.results import NOT_MARKED, Manual, by_flag, some, total
-from .reports.page import count
+from .marking.manual_import import read_manual
+from .marking.manual_store import keep_manual, kept_manual, marked_again
+from .marking.mark_class import FAILED, grade
+from .marking.mark_submission import mark
+from .marking.points import Manual, by_flag
+from .reports.terminal import self_check_report
 from .reports.write import write_reports
 from .submissions.finding import Submission, find_submissions, passed_over
 from .submissions.reading import defines, read_submission
 from .tasks import Assignment
+from .words import count, some
 
 BARE = "--without-jail-for-my-own-code"
-SIGNS = {"right": "✓", "not written": "·", "not found": "·", "not read": "·"}
 TYPED = {  # arguments of the functions, by what stands for them on the command line
     "path": "SUBMISSIONS", "submissions": "SUBMISSIONS", "wall_seconds": "--seconds", "jobs": "--jobs",
     "manual": "--manual", "out": "--out", "seed": "--seed",
@@ -64,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     many = commands.add_parser("grade", help="mark a folder or zip of notebooks")
     many.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder or a zip")
     many.add_argument(
-        "--assignment", type=_name, required=True, metavar="NN", help=", ".join(NAMES)
+        "--assignment", type=_name, required=True, metavar="NN", help=", ".join(assignment_names())
     )
     many.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
     many.add_argument("--manual", type=Path, metavar="FILE",
@@ -84,8 +83,9 @@ def _parser() -> argparse.ArgumentParser:
 def _name(word: str) -> str:
     """The name of an assignment from how people write it: 3, 03, hw03, project."""
     name = f"hw{int(word):02}" if word.isdigit() else word.lower()
-    if name not in NAMES:
-        raise argparse.ArgumentTypeError(f"{word!r}: expected one of {', '.join(NAMES)}")
+    if name not in assignment_names():
+        expected = f"one of {', '.join(assignment_names())}"
+        raise argparse.ArgumentTypeError(f"{word!r}: expected {expected}")
     return name
 
 
@@ -106,7 +106,7 @@ def _grade(options: argparse.Namespace) -> int:
     )  # fmt: skip
     if given:
         before, manual = manual, keep_manual(options.out, homework, marks, given)
-        print(f"{options.manual}: {_told(given, marked_again(before, manual))}")
+        print(f"{options.manual}: {_manual_summary(given, marked_again(before, manual))}")
     if manual.points:
         print(f"points by hand: {count(len(manual.points), 'submission')}")
     for line in write_reports(options.out, homework, marks, manual):
@@ -125,7 +125,7 @@ def _grade(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _told(given: Manual, again: list[str]) -> str:
+def _manual_summary(given: Manual, again: list[str]) -> str:
     """What a table of points by hand did."""
     cells = [number for parts in given.points.values() for number in parts.values()]
     back = cells.count(None)
@@ -166,7 +166,7 @@ def _guess(notebook: Path) -> Assignment:
     """
     source = read_submission(notebook)
     counts = {}
-    for name in NAMES:
+    for name in assignment_names():
         homework = assignment(name)
         counts[name] = sum(defines(source, part.function) for part in homework.coded)
     best = max(counts, key=counts.__getitem__)
@@ -176,33 +176,6 @@ def _guess(notebook: Path) -> Assignment:
         why = "It defines no function of any assignment. Name the assignment: --assignment NN."
         raise ValueError(f"{notebook}: {why}")
     return assignment(best)
-
-
-def self_check_report(homework: Assignment, marks: Marks) -> str:
-    """What a student sees: a line for each part, and the diagnosis where something is wrong."""
-    lines = [f"{homework.name}: {homework.title}", *(f"  note: {note}" for note in marks.notes)]
-    for part in homework.parts:
-        if part.name not in marks.parts:
-            there = "written" if marks.written.get(part.name) else "not written yet"
-            lines.append(f"  · {part.name:24} {part.points:5g} points, marked by a person: {there}")
-            continue
-        found = marks.parts[part.name]
-        sign = SIGNS.get(found.verdict, "✗")
-        lines.append(f"  {sign} {part.name:24} {found.points:5g} of {found.of:g}  {found.verdict}")
-        said = {"check": found.check, "why": found.why, "case": found.case, "expected": found.expected,
-                "got": found.got, "looks like": " ".join(filter(None, [found.mistake and f"{found.mistake}:", found.cause])),
-                "one that gets away": found.hint, "flags": ", ".join(found.flags)}  # fmt: skip
-        lines += [f"      {name}: {text}" for name, text in said.items() if text]
-        if found.caught or found.missed:
-            every = len(found.caught) + len(found.missed)
-            lines.append(f"      {len(found.caught)} of {every} wrong implementations caught")
-    of = sum(part.points for part in homework.coded)
-    more = sum(part.points for part in homework.written)
-    return "\n".join([
-        *lines,
-        f"{total(homework, marks, NOT_MARKED):g} of {of} points for code; "
-        f"{more} more are marked by a person",
-    ])  # fmt: skip
 
 
 if __name__ == "__main__":

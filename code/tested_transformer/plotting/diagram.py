@@ -11,29 +11,19 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from .style import KEY, OUTPUT, QUERY, VALUE
+from .style import page_colors
 
 WIDTH = 400  # of every diagram; the height is the picture's own
 LARGE, SMALL = 14, 13  # letters
 LINE = 18  # from one line of text to the next
-# The colors of the figures, and what they become on a dark page.
-LIGHT = {"query": QUERY, "key": KEY, "value": VALUE, "output": OUTPUT}
-DARK = {"query": "#6DB3F8", "key": "#F2A25C", "value": "#4CC59A", "output": "#E08FC3"}
+MARKS = ("query", "key", "value", "output")  # the colors of the figures
 TINT = 0.16  # how much of its color is in a cell that has text
 
 
-def _colors(colors: dict[str, str]) -> str:
-    return " ".join(f"--tt-{name}: {color};" for name, color in colors.items())
-
-
 STYLE = f"""
+{page_colors("svg.tt-diagram", *MARKS)}
 svg.tt-diagram {{ display: block; width: 100%; max-width: 480px; height: auto; margin: 0 auto;
-  font-family: inherit; color: var(--pst-color-text-base, var(--jp-content-font-color1, currentColor));
-  {_colors(LIGHT)} }}
-html[data-theme=dark] svg.tt-diagram, body[data-jp-theme-light=false] svg.tt-diagram {{
-  {_colors(DARK)} }}
-@media screen and (prefers-color-scheme: dark) {{
-  html:not([data-theme=light], [data-theme=dark]) .bd-content svg.tt-diagram {{ {_colors(DARK)} }} }}
+  font-family: inherit; color: var(--pst-color-text-base, var(--jp-content-font-color1, currentColor)); }}
 .tt-diagram text {{ fill: currentColor; font-size: {LARGE}px; }}
 .tt-diagram .small {{ font-size: {SMALL}px; }}
 .tt-diagram .strong {{ font-weight: 600; }}
@@ -49,11 +39,11 @@ html[data-theme=dark] svg.tt-diagram, body[data-jp-theme-light=false] svg.tt-dia
 .tt-diagram .edge {{ stroke: var(--tt-mark); }}
 .tt-diagram .word {{ fill: var(--tt-mark); }}
 .tt-diagram .plain {{ --tt-mark: currentColor; }}
-""" + "".join(f".tt-diagram .{name} {{ --tt-mark: var(--tt-{name}); }}\n" for name in LIGHT)
+""" + "".join(f".tt-diagram .{name} {{ --tt-mark: var(--tt-{name}); }}\n" for name in MARKS)
 
 
 class Diagram:
-    """A drawing as HTML for a page, and as words for a terminal and for those who can not see it."""
+    """A drawing as HTML for a page, and as words for a terminal and for those who cannot see it."""
 
     role = "img"  # one thing, called by its description
     style, name = STYLE, "tt-diagram"

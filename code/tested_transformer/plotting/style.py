@@ -25,6 +25,14 @@ from matplotlib.textpath import text_to_path
 QUERY, KEY, VALUE, OUTPUT = "#0060B5", "#BF4F00", "#00825A", "#A0407E"
 PANEL, INK, SOFT, EDGE = "#FAFAF7", "#222222", "#595959", "#C9C9C2"
 ALLOWED, HIDDEN = "#1B6E85", "#ECECE6"
+ON_PAGE = {  # colors of what is drawn in the page itself: on a light one, on a dark one
+    "query": (QUERY, "#6DB3F8"),
+    "key": (KEY, "#F2A25C"),
+    "value": (VALUE, "#4CC59A"),
+    "output": (OUTPUT, "#E08FC3"),
+    "deep": (QUERY, "#2F7CC4"),
+    "soft": ("#6B6B6B", "#A3A9B0"),
+}
 CYCLE = (  # color and dashes: no line is told by its color alone
     (INK, "solid"),
     ("#AA3377", (0, (5, 1.5))),
@@ -69,6 +77,16 @@ STYLE = {
     "ytick.labelcolor": INK,
     "ytick.labelsize": SMALL,
 }
+
+
+def page_colors(selector: str, *names: str) -> str:
+    """CSS that gives what a selector finds these colors, as variables, on a light and a dark page."""
+    light, dark = (" ".join(f"--tt-{n}: {ON_PAGE[n][i]};" for n in names) for i in (0, 1))
+    return f"""{selector} {{ {light} }}
+html[data-theme=dark] {selector}, body[data-jp-theme-light=false] {selector} {{
+  {dark} }}
+@media screen and (prefers-color-scheme: dark) {{
+  html:not([data-theme=light], [data-theme=dark]) .bd-content {selector} {{ {dark} }} }}"""
 
 
 def in_style() -> AbstractContextManager:

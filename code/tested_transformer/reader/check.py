@@ -20,7 +20,7 @@ def check(name: str, function: Any) -> Verdict:
     folder is open (`open_folder`) and the exercise is a part of the model, a function that passes is
     kept there, and a line is printed that says so, or why not.
 
-    Raises: TypeError if `name` is no string or `function` can not be called; ValueError if no
+    Raises: TypeError if `name` is no string or `function` cannot be called; ValueError if no
         exercise has that name.
     """
     if not isinstance(name, str):

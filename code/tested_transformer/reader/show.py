@@ -53,7 +53,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are; `doc=True` keeps everything.
+    are; `doc=True` keeps everything. `@checked` is left out: the annotations below it say the same.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -64,7 +64,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = source_of(thing)
+        source = without_checked(source_of(thing))
         blocks.append((place_of(thing), source if doc else first_sentences(source)))
     return Listing(blocks)
 
@@ -137,6 +137,21 @@ def source_of(thing: Any) -> str:
         came = f"{thing.__qualname__}, which has none"
         wanted = "something whose source is kept"
         raise argument_error(ValueError, "objects", came, wanted) from error
+
+
+def without_checked(source: str) -> str:
+    """The source without the decorator `@checked`, its arguments included."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a lambda from the middle of an expression: no decorator on it
+        return source
+    lines = source.split("\n")
+    marks = [mark for node in ast.walk(tree) for mark in getattr(node, "decorator_list", [])]
+    for mark in sorted(marks, key=lambda mark: -mark.lineno):  # from below: line numbers hold
+        name = mark.func if isinstance(mark, ast.Call) else mark
+        if isinstance(name, ast.Name) and name.id == "checked":
+            del lines[mark.lineno - 1 : mark.end_lineno]
+    return "\n".join(lines)
 
 
 def first_sentences(source: str) -> str:

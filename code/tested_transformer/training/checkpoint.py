@@ -38,7 +38,7 @@ def save_trained(
 
     The folder is replaced only when everything is written.
 
-    Raises: OSError if the place can not be written.
+    Raises: OSError if the folder cannot be written.
     Source: chapter 10.
     """
     _write_folder(Path(folder), lambda place: _write_model(place, model, source, target))
@@ -58,7 +58,7 @@ def save_checkpoint(folder: str | Path, trainer: Trainer) -> Path:
 
     Nothing is half written: the new checkpoint appears under its name when it is whole.
 
-    Raises: OSError if the place can not be written.
+    Raises: OSError if the folder cannot be written.
     Source: chapter 10.
     """
     place = Path(folder) / f"step-{trainer.step:06d}"

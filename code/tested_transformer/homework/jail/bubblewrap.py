@@ -69,9 +69,9 @@ def find_bubblewrap() -> str:
 
     Raises: JailMissing, with how to get it.
     """
-    found = shutil.which("bwrap")
-    if found and platform.machine() in SYSTEM_CALLS:
-        return found
+    path = shutil.which("bwrap")
+    if path and platform.machine() in SYSTEM_CALLS:
+        return path
     raise JailMissing(
         "A student's code runs only in a jail, and this machine has none. On Debian and Ubuntu: "
         "apt install bubblewrap. On another Linux its package is called bubblewrap too. On macOS use "
@@ -96,7 +96,7 @@ def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
     folders = {"/python": Path(sys.base_prefix).resolve(), **modules}
     for target, folder in folders.items():
         command += ["--ro-bind", str(folder), target]
-    for hidden in hidden_places({"/usr": Path("/usr"), **folders}):
+    for hidden in hidden_packages({"/usr": Path("/usr"), **folders}):
         command += ["--tmpfs", hidden, "--remount-ro", hidden]
     for name in WORKER:
         command += ["--ro-bind", str(HERE / name), f"/jail/{name}"]
@@ -108,13 +108,13 @@ def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
     return [*command, python, "-I", "-S", "-B", "-X", "utf8", f"/jail/{WORKER[0]}", *modules]
 
 
-def hidden_places(folders: dict[str, Path]) -> list[str]:
+def hidden_packages(folders: dict[str, Path]) -> list[str]:
     """Where a jail would show this package, with its solutions, in the folders that it has."""
     installed = [folder / PACKAGE.name for folder in module_folders()]
-    places = [PACKAGE, *(path for path in installed if path.exists())]
+    packages = [PACKAGE, *(path for path in installed if path.exists())]
     return sorted({
-        f"{target}/{place.relative_to(folder).as_posix()}"
-        for target, folder in folders.items() for place in places if place.is_relative_to(folder)
+        f"{target}/{package.relative_to(folder).as_posix()}"
+        for target, folder in folders.items() for package in packages if package.is_relative_to(folder)
     })  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The grader's side of a jail: a student's functions that can be called, and answer as a stranger would.
 
-`Remote` is such a function in the form that the judge takes, gradients included: it knows nothing of
+`RemoteFunction` is such a function in the form that the judge takes, gradients included: it knows nothing of
 jails, and marks in the jail are given by the same code as in a notebook.
 """
 
@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from . import wire
@@ -56,7 +55,7 @@ class Ended(BaseException):
 
 
 @dataclass
-class Over:
+class EndOfFrames:
     """The last word of the listener, which no frame can say."""
 
     flag: str = ""
@@ -101,7 +100,7 @@ class JailSession:
         self._closed = False
         self._start(jailed=not without_jail_for_my_own_code)
         try:
-            self._first_word()
+            self._wait_until_ready()
             self._request(["load", source, list(forbidden), asdict(self.limits)])
         except BaseException:
             self.close()
@@ -137,7 +136,7 @@ class JailSession:
                 pipe.close()
 
     def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
-        """What the function answers, and the arguments that it changed (by place or name).
+        """What the function answers, and the arguments that it changed (by position or name).
 
         Raises: Ended, and whatever the function raised.
         """
@@ -147,7 +146,7 @@ class JailSession:
     def gradients(
         self, function: str, arguments: list, named: dict, names: list[str], gradient: Tensor
     ) -> Any:
-        """The gradients by the named arguments (by place or name), given that by the answer.
+        """The gradients by the named arguments (by position or name), given that by the answer.
 
         Raises: Ended, and whatever the function raised.
         """
@@ -177,14 +176,14 @@ class JailSession:
 
     def _listen(self) -> None:
         """Put frames into the queue until there are no more; the last one says why."""
-        last = Over()
+        last = EndOfFrames()
         try:
             while not self._closed:
                 self._replies.put(wire.read(self._process.stdout, self.limits.answer_bytes))
         except wire.TooLarge as error:
-            last = Over("too large", str(error))
+            last = EndOfFrames("too large", str(error))
         except ValueError as error:
-            last = Over("garbled", str(error))
+            last = EndOfFrames("garbled", str(error))
         except (EOFError, OSError):
             pass
         self._replies.put(last)
@@ -195,15 +194,15 @@ class JailSession:
             while chunk := os.read(self._process.stderr.fileno(), 1 << 16):
                 self._output += chunk[: max(0, self.limits.output_bytes - len(self._output))]
 
-    def _first_word(self) -> None:
+    def _wait_until_ready(self) -> None:
         try:
             word = self._replies.get(timeout=START_SECONDS)
         except queue.Empty:
             word = ["late"]
         if word != ["ready"]:
             self.close()
-            said = self._output.decode(errors="replace")[-TEXT:]
-            raise JailError(f"the jail did not come up ({self._process.returncode}): {said}")
+            printed = self._output.decode(errors="replace")[-TEXT:]
+            raise JailError(f"the jail did not come up ({self._process.returncode}): {printed}")
 
     # ------------------------------------------------------------------------------- the talk
 
@@ -215,23 +214,23 @@ class JailSession:
             self._send(message)
             while True:
                 reply = self._next()
-                said = (reply[0], len(reply)) if isinstance(reply, list) and reply else ()
-                if said == ANSWERS[message[0]]:
+                form = (reply[0], len(reply)) if isinstance(reply, list) and reply else ()
+                if form == ANSWERS[message[0]]:
                     return reply
-                if said != ("ask", 4):
-                    raise self._no_answer(said, reply)
+                if form != ("ask", 4):
+                    raise self._no_answer(form, reply)
                 self._send(self._serve(*reply[1:]))
         except Ended as end:  # an answer that comes later is none to the next request
             self._ended = end
             raise
 
-    def _no_answer(self, said: tuple, reply: Any) -> BaseException:
+    def _no_answer(self, form: tuple, reply: Any) -> BaseException:
         """What came in place of an answer."""
-        if isinstance(reply, Over):
+        if isinstance(reply, EndOfFrames):
             return self._over(reply)
-        if said == ("raised", 3):
+        if form == ("raised", 3):
             return self._as_raised(*reply[1:])
-        if said == ("unfit", 3) and reply[1] in UNFIT:
+        if form == ("unfit", 3) and reply[1] in UNFIT:
             if reply[1] not in self.flags:
                 self.flags.append(reply[1])
             return TypeError(f"the answer: expected a tensor, got {printable(reply[2])}")
@@ -264,7 +263,7 @@ class JailSession:
         finally:
             self.seconds += time.monotonic() - start
 
-    def _over(self, last: Over) -> Ended:
+    def _over(self, last: EndOfFrames) -> Ended:
         """Why there will be no more frames."""
         if last.flag:
             return Ended(last.flag, last.text)
@@ -336,62 +335,6 @@ def _check_small(value: Any) -> None:
 
 
 def tensors_in(arguments: list, named: dict) -> dict[str, Tensor]:
-    """The arguments of a call that are tensors, by place or name."""
+    """The arguments of a call that are tensors, by position or name."""
     every = {**{str(i): a for i, a in enumerate(arguments)}, **named}
     return {name: value for name, value in every.items() if isinstance(value, Tensor)}
-
-
-class Remote:
-    """A function of a Session, for the judge: tensors go in, and what comes back is what it answers.
-
-    What the student's function did to its arguments is done to them here too.
-    """
-
-    def __init__(self, session: JailSession, function: str) -> None:
-        self.session, self.function = session, function
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the function in its jail. Raises: Ended, and whatever the function raised."""
-        every = tensors_in(list(arguments), named)
-        wanted = [name for name, tensor in every.items() if tensor.requires_grad]
-        if wanted:
-            tensors = [every[name] for name in wanted]
-            return _WithGradients.apply(self, list(arguments), named, wanted, *tensors)
-        answer, changed = self.session.call(self.function, list(arguments), named)
-        if not isinstance(changed, dict) or not set(changed) <= set(every):
-            raise Ended("garbled", "no changes of arguments")
-        for name, value in changed.items():
-            if not isinstance(value, Tensor):
-                raise Ended("garbled", "no changes of arguments")
-            if value.dtype != every[name].dtype:
-                raise TypeError(f"argument {name}: its dtype was changed to {value.dtype}")
-            every[name].data = value
-        return answer
-
-
-class _WithGradients(torch.autograd.Function):
-    """The call as a step of autograd: backward asks the student's process for the gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, remote: Remote, arguments: list, named: dict, names: list, *_: Tensor):
-        """The answer, which must be one tensor."""
-        ctx.call = (remote, arguments, named, names)
-        answer, _changed = remote.session.call(remote.function, arguments, named)
-        if not isinstance(answer, Tensor):
-            raise TypeError(f"the answer: expected a tensor, got a {type(answer).__name__}")
-        return answer
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor):
-        """The gradients by the tensors that asked for one."""
-        remote, arguments, named, names = ctx.call
-        found = remote.session.gradients(remote.function, arguments, named, names, gradient)
-        every = tensors_in(arguments, named)
-        if not isinstance(found, list) or len(found) != len(names):
-            raise Ended("garbled", "not one gradient for each argument")
-        for name, value in zip(names, found, strict=True):
-            if value is not None and (
-                not isinstance(value, Tensor) or value.shape != every[name].shape
-            ):
-                raise Ended("garbled", "a gradient of another shape")
-        return (None, None, None, None, *found)

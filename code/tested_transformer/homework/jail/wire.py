@@ -47,7 +47,7 @@ def pack(value: Any) -> bytes:
     try:
         text = json.dumps(_to_json(value, numbers)).encode()
     except (RecursionError, OverflowError, RuntimeError) as error:
-        raise NotSendable(f"a value that can not be written: {error}") from None
+        raise NotSendable(f"a value that cannot be written: {error}") from None
     size = sum(map(len, numbers))
     if len(text) > MOST_JSON or size > MOST_NUMBERS:
         raise TooLarge(f"{len(text)} bytes of text and {size} of numbers")
@@ -117,17 +117,17 @@ def _exactly(stream: BufferedIOBase, count: int) -> bytearray:
     return parts
 
 
-def _from_json(said: Any, numbers: memoryview) -> tuple[Any, memoryview]:
+def _from_json(encoded: Any, numbers: memoryview) -> tuple[Any, memoryview]:
     """A value, and the bytes of numbers that it leaves."""
-    if isinstance(said, list):
+    if isinstance(encoded, list):
         values = []
-        for item in said:
+        for item in encoded:
             value, numbers = _from_json(item, numbers)
             values.append(value)
         return values, numbers
-    if not isinstance(said, dict):
-        return said, numbers
-    (kind, inside), *others = said.items()
+    if not isinstance(encoded, dict):
+        return encoded, numbers
+    (kind, inside), *others = encoded.items()
     if others or kind not in ("tensor", "tuple", "dict"):
         raise ValueError("a garbled frame: no such kind of value")
     if kind == "tensor":
@@ -158,7 +158,7 @@ def _tensor_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[Tenso
 
 
 def same(before: Tensor, after: Tensor) -> bool:
-    """Is a tensor what it was? NaN in the same places is the same."""
+    """Is a tensor what it was? NaN at the same positions is the same."""
     if before.shape != after.shape:
         return False
     still = (before == after) | ((before != before) & (after != after))

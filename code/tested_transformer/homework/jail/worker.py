@@ -76,17 +76,17 @@ class AbsentModule(ModuleType):
             raise AttributeError(name)
         if name in CONSTANTS:
             return CONSTANTS[name]
-        return type(name, (Absent,), {"place": f"{self.__name__}.{name}"})
+        return type(name, (Absent,), {"path": f"{self.__name__}.{name}"})
 
 
 class Absent:
     """Something of the package: homework that is marked stands on its own."""
 
-    place = PACKAGE
+    path = PACKAGE
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Not here."""
-        raise RuntimeError(f"{cls.place} is not there when homework is marked: write your own")
+        raise RuntimeError(f"{cls.path} is not there when homework is marked: write your own")
 
 
 def forbid(names: list[str]) -> None:
@@ -98,9 +98,9 @@ def forbid(names: list[str]) -> None:
         path = f"{SHORT.get(first, first)}.{rest}"
         module, _, attribute = path.rpartition(".")
         guard = _guard(name)
-        for place in (importlib.import_module(module), torch, torch._C._nn, torch.ops.aten):
-            if hasattr(place, attribute):
-                setattr(place, attribute, guard)
+        for owner in (importlib.import_module(module), torch, torch._C._nn, torch.ops.aten):
+            if hasattr(owner, attribute):
+                setattr(owner, attribute, guard)
 
 
 def _guard(name: str) -> Any:
@@ -113,7 +113,7 @@ def _guard(name: str) -> Any:
 def set_limits(limits: dict[str, int]) -> None:
     """Limit this process, on top of what it took so far: torch alone takes a lot.
 
-    A limit, once set, can not be raised again. macOS and Windows, where there is no jail either, have none.
+    A limit, once set, cannot be raised again. macOS and Windows, where there is no jail either, have none.
     """
     if sys.platform != "linux":
         return
@@ -157,13 +157,13 @@ class Served:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Ask the grader."""
-        said = self._worker.ask(["ask", self._number, list(arguments), named])
-        if said[0] == "answer":
+        reply = self._worker.ask(["ask", self._number, list(arguments), named])
+        if reply[0] == "answer":
             given = self._worker.tensors(list(arguments), named)
-            for name, value in said[2].items():  # the implementation changed what it was given
+            for name, value in reply[2].items():  # the implementation changed what it was given
                 given[name].data = value
-            return said[1]
-        raise getattr(builtins, said[1])("the implementation on trial raised this")
+            return reply[1]
+        raise getattr(builtins, reply[1])("the implementation on trial raised this")
 
 
 class Worker:
@@ -186,16 +186,16 @@ class Worker:
         return self.wire.read(self.requests)
 
     def packed(self, reply: list) -> bytes:
-        """The reply as a frame, or why it can not be one."""
+        """The reply as a frame, or why it cannot be one."""
         try:
             return self.wire.pack(reply)
         except self.wire.TooLarge as error:
-            said = ["unfit", "too large", str(error)[:TEXT]]
+            reply = ["unfit", "too large", str(error)[:TEXT]]
         except self.wire.NotSendable as error:
-            said = ["unfit", "not a tensor", str(error)[:TEXT]]
+            reply = ["unfit", "not a tensor", str(error)[:TEXT]]
         except BaseException as error:  # a tensor of the student's own class
-            said = ["unfit", "not a tensor", f"what raises {type(error).__name__} if it is read"]
-        return self.wire.pack(said)
+            reply = ["unfit", "not a tensor", f"what raises {type(error).__name__} if it is read"]
+        return self.wire.pack(reply)
 
     def run(self) -> None:
         """Serve requests until there are no more."""
@@ -237,15 +237,15 @@ class Worker:
         """The gradients by the named arguments, given that by the answer."""
         wanted = [self.tensors(arguments, named)[name].requires_grad_() for name in names]
         answer = self.invoke(function, arguments, named)
-        found = self.grad(answer, wanted, gradient, allow_unused=True)
-        return ["answer", list(found), {}]
+        gradients = self.grad(answer, wanted, gradient, allow_unused=True)
+        return ["answer", list(gradients), {}]
 
     def invoke(self, function: str, arguments: list, named: dict) -> Any:
         """The call itself, with a fixed seed. Raises: NameError if there is no such function."""
-        if not callable(found := vars(self.module).get(function)):
+        if not callable(defined := vars(self.module).get(function)):
             raise NameError(f"no function `{function}`")
         self.torch.default_generator.manual_seed(0)
-        return found(*arguments, **named)
+        return defined(*arguments, **named)
 
     def served(self, argument: Any) -> Any:
         """An argument; {"implementation": n} is what the grader serves."""
@@ -254,7 +254,7 @@ class Worker:
         return argument
 
     def tensors(self, arguments: list, named: dict) -> dict[str, Any]:
-        """All arguments that are tensors, by place or name."""
+        """All arguments that are tensors, by position or name."""
         every = {**{str(i): a for i, a in enumerate(arguments)}, **named}
         return {name: a for name, a in every.items() if isinstance(a, self.torch.Tensor)}
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
-
-from ...reader.saved_parts import replace_whole
 
 __all__ = ["Marks", "PartMarks"]
 
@@ -83,20 +80,17 @@ def from_json(text: str) -> Marks:
     Raises: ValueError if it is anything else.
     """
     try:
-        said: dict[str, Any] = json.loads(text)
-        said["parts"] = {name: PartMarks(**_tuples(part)) for name, part in said["parts"].items()}
-        return Marks(**_tuples(said))
+        values: dict[str, Any] = json.loads(text)
+        values["parts"] = {
+            name: PartMarks(**_tuples(part)) for name, part in values["parts"].items()
+        }
+        return Marks(**_tuples(values))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"these are no marks: {error}") from None
 
 
-def _tuples(said: dict[str, Any]) -> dict[str, Any]:
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples."""
     return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file for others to read, whole or not at all: meanwhile they find the old one."""
-    replace_whole(path, text.encode(), mode=0o644)

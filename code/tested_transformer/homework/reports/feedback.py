@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
-from ..marking.marks import Marks, PartMarks
-from ..marking.results import (
+from ..marking.marks import Marks
+from ..marking.points import (
     NOT_MARKED,
     Manual,
     is_changed,
-    is_complete,
     is_marked,
     is_replaced,
     points_of,
     total,
 )
 from ..tasks import Assignment, Hunt, Task, Written
-from .page import (
-    code,
-    count,
-    identity,
-    items,
-    of_points,
-    page,
-    points,
-    prose,
-    said,
-    table,
-    without_paths,
-)
+from .page import render
 
 VERDICTS = {  # sign, words, color
     "right": ("✓", "Right", "right"),
@@ -48,7 +36,6 @@ OF_FILE = {  # what a flag of the whole file means; what was found there stands 
     "no code": "No cell defines anything.",
     "no notebook": "Hand in the file whose name ends in .ipynb.",
     "not a notebook": "Download it again, and hand it in again.",
-    "syntax error": "A cell is not Python, and was left out.",
     "too large": "Clear the outputs, save the notebook and hand it in again.",
     "unreadable": "The file could not be read.",
 }  # fmt: skip
@@ -61,15 +48,12 @@ OF_PART = {  # what a flag of one part means
     "killed": "The system ended the program in the middle of your function.",
     "memory": "Your function asked for more memory than there was.",
     "missing function": "No function of this name was found. Was it renamed, or deleted?",
-    "no answer": "The program ended before your function had answered.",
     "not a tensor": "Your function returned something that is neither a tensor nor a number.",
     "not deterministic": "Called twice with the same input, your function answered differently.",
     "raised": "The code raised an exception.",
     "slow": "It took far longer than a plain solution does.",
-    "syntax error": "The code is not Python.",
     "timeout": "It took longer than there was time. Does a loop never end?",
     "too large": "The answer was larger than the grader takes.",
-    "wrong type": "Your function returned values that are no plain numbers.",
 }  # fmt: skip
 LEFT_OUT = re.compile(r"Cell [0-9]+: .*left out")  # how such a note begins
 MISSING_WITH_A_CELL = (
@@ -79,22 +63,17 @@ MISSING_WITH_A_CELL = (
 
 def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MARKED) -> str:
     """One student's page, whole in itself. It names no other student, no solution, no hidden case's seed."""
-    title = f"{assignment.name}: {assignment.title}"
-    about_file = [*marks.notes, *(OF_FILE.get(flag, flag) for flag in marks.flags)]
-    body = [f"<h1>{said(title)}</h1>", f"<p>Submission <b>{identity(marks.id)}</b></p>"]
+    given = {"marks": marks, "manual": manual}
     by_person = any(manual.of(marks).values()) or manual.comments_on(marks)
-    if nothing_read(marks) and not by_person:
-        body += [_nothing(assignment, about_file)]
-    else:
-        parts = "\n".join(_section(part, marks, manual) for part in assignment.parts)
-        body += [
-            _total(assignment, marks, manual),
-            _about_file(about_file),
-            "<h2>Points</h2>",
-            _overview(assignment, marks, manual),
-            f"<h2>Part by part</h2>\n{parts}",
-        ]
-    return page(f"{title} · {marks.id}", "\n".join(filter(None, body)))
+    return render(
+        "feedback.html", assignment=assignment, **given,
+        about_file=list(dict.fromkeys([*marks.notes, *(OF_FILE.get(f, f) for f in marks.flags)])),
+        nothing_to_mark=nothing_read(marks) and not by_person, total=total(assignment, **given),
+        unmarked=[part.points for part in assignment.parts if not is_marked(part, **given)],
+        reached=partial(points_of, **given), verdict=partial(_verdict, **given),
+        remarks=partial(_remarks, **given), flags=partial(_flags, marks=marks),
+        by_hand=partial(is_replaced, **given),
+    )  # fmt: skip
 
 
 def nothing_read(marks: Marks) -> bool:
@@ -102,143 +81,39 @@ def nothing_read(marks: Marks) -> bool:
     return bool(UNREAD.intersection(marks.flags)) and not marks.written
 
 
-def _nothing(assignment: Assignment, why: list[str]) -> str:
-    """What stands in place of all points where there was nothing to mark."""
-    reason = " ".join(map(prose, dict.fromkeys(why)))
-    return (
-        f'<p class="total"><b>0</b> of {assignment.points} points</p>\n'
-        f"<p>Nothing in this file could be marked. {reason}</p>"
-    )
-
-
-def _total(assignment: Assignment, marks: Marks, manual: Manual) -> str:
-    reached, most = points(total(assignment, marks, manual)), assignment.points
-    open_points = sum(
-        part.points for part in assignment.parts if not is_marked(part, marks, manual)
-    )
-    rest = ""
-    if not is_complete(assignment, marks, manual):
-        rest = f' <span class="soft">so far; a person has yet to mark {count(open_points, "point")}</span>'
-    return f'<p class="total"><b>{reached}</b> of {most} points{rest}</p>'
-
-
-def _about_file(sentences: list[str]) -> str:
-    """What is to be said of the notebook as a whole, each once."""
-    if not sentences:
-        return ""
-    once = map(prose, dict.fromkeys(sentences))
-    return f"<h2>About the notebook</h2>\n{items(once)}"
-
-
-def _overview(assignment: Assignment, marks: Marks, manual: Manual) -> str:
-    """Every part in a line, with a bar."""
-    rows = []
-    for part in assignment.parts:
-        reached = points_of(part, marks, manual)
-        rows.append(
-            [code(part.name), of_points(reached, part.points), _verdict(part, marks, manual)]
-        )
-    reached = points(total(assignment, marks, manual))
-    foot = ["Total", f"{reached}\u00a0/\u00a0{assignment.points}", ""]
-    return table("Points of each part", ["Part", "Points", "Verdict"], rows, foot=foot)
-
-
-def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
-    """The verdict on a part in words, with a sign and a color."""
+def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> tuple[str, str]:
+    """The verdict on a part in words, with a sign, and the class of its style."""
     if isinstance(part, Written):
-        marked = points_of(part, marks, manual) is not None
-        words = "Marked by a person" if marked else "Marked by a person, not yet"
         if is_changed(part, marks, manual):
-            words = "Marked by a person, before the answer changed"
-        return f'<span class="soft">{words}</span>'
+            return "Marked by a person, before the answer changed", "soft"
+        marked = points_of(part, marks, manual) is not None
+        return "Marked by a person" + ("" if marked else ", not yet"), "soft"
     if is_replaced(part, marks, manual):
-        return '<span class="verdict">By hand</span>'
+        return "By hand", "verdict"
     got = marks.parts.get(part.name)
     if got is None:
-        return '<span class="soft">Not looked at</span>'
+        return "Not looked at", "soft"
     sign, words, color = VERDICTS.get(got.verdict, ("", got.verdict, "soft"))
     if got.missed and not got.got:  # a hunt that refused no right implementation
         words = f"{len(got.caught)} of {len(got.caught) + len(got.missed)} caught"
         sign, color = ("◐", "stopped") if got.caught else (sign, color)
-    return f'<span class="verdict {color}">{sign} {said(words)}</span>'
+    return f"{sign} {words}", f"verdict {color}"
 
 
-# ------------------------------------------------------------------------------------------- one part
-
-
-def _section(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> str:
-    """All that is known about one part."""
-    reached = points_of(part, marks, manual)
-    shown = "" if reached is None else f"{points(reached)} of "
-    lines = [
-        f"<h3>{code(part.name)}</h3>",
-        f'<p class="soft">{_kind(part)} · {shown}{count(part.points, "point")}</p>',
-        f"<p>{_verdict(part, marks, manual)}</p>",
-    ]
+def _remarks(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> Iterator[str]:
+    """That a person gave the points; that no answer in words was found, whatever its points."""
     if isinstance(part, Written):
-        lines += [] if marks.written.get(part.name) else [_no_answer(marks)]
-    else:
-        by_hand = is_replaced(part, marks, manual)
-        lines += [f"<p>{OF_PART['by hand']}</p>"] if by_hand else []
-        if part.name in marks.parts:
-            lines += _of_code(marks.parts[part.name], by_hand, marks.notes)
-    if comment := manual.comments_on(marks).get(part.name):
-        lines += [f'<dl><dt>Comment</dt><dd class="lines">{said(comment)}</dd></dl>']
-    return '<section class="part">\n' + "\n".join(filter(None, lines)) + "\n</section>"
+        if not marks.written.get(part.name):
+            deleted = "was its cell deleted, or left as it was?"
+            why = "the file could not be read." if nothing_read(marks) else deleted
+            yield f"No answer of yours was found: {why}"
+    elif is_replaced(part, marks, manual):
+        yield OF_PART["by hand"]
 
 
-def _kind(part: Task | Hunt | Written) -> str:
-    if isinstance(part, Written):
-        return said(part.kind.capitalize())
-    kind = "Bug hunt" if isinstance(part, Hunt) else "Function"
-    return f"{kind} {code(part.function)}"
-
-
-def _no_answer(marks: Marks) -> str:
-    """What the student is told where there is no answer in words, whatever points a person gave."""
-    if nothing_read(marks):
-        return "<p>No answer of yours was found: the file could not be read.</p>"
-    return "<p>No answer of yours was found: was its cell deleted, or left as it was?</p>"
-
-
-def _of_code(got: PartMarks, by_hand: bool, notes: Iterable[str]) -> list[str]:
-    """The diagnosis, what a hunt caught, and the flags."""
+def _flags(part: Task | Hunt, marks: Marks) -> list[str]:
+    """What the flags of a part mean, each once."""
     meanings = dict(OF_PART)
-    if any(map(LEFT_OUT.match, notes)):
+    if any(map(LEFT_OUT.match, marks.notes)):
         meanings["missing function"] = MISSING_WITH_A_CELL
-    sentences = [prose(meanings.get(flag, flag)) for flag in dict.fromkeys(got.flags)]
-    return [_diagnosis(got), _caught(got, by_hand), items(sentences) if sentences else ""]
-
-
-def _caught(got: PartMarks, by_hand: bool) -> str:
-    """How many wrong implementations a test caught; which, is what the next student would ask."""
-    every = len(got.caught) + len(got.missed)
-    if not every:
-        return ""
-    hint = f" One that got away: {prose(got.hint)}" if got.hint else ""
-    if got.got:
-        until = "" if by_hand else ": until then it brings no points"
-        hint = f" But it must also let every right one pass{until}."
-    return f"<p>Your test caught {len(got.caught)} of {count(every, 'wrong implementation')}.{hint}</p>"
-
-
-def _diagnosis(got: PartMarks) -> str:
-    lines = "".join(f"<dt>{name}</dt><dd>{text}</dd>\n" for name, text in _findings(got))
-    return f"<dl>\n{lines}</dl>" if lines else ""
-
-
-def _findings(got: PartMarks) -> Iterator[tuple[str, str]]:
-    """What the judge found, name and HTML, as far as there is something."""
-    if got.check:
-        yield "Check", prose(got.check)
-    if got.why:
-        yield "Why", prose(got.why)
-    came = ("Got", got.got)
-    if got.verdict == "forbidden":
-        came = ("Used", got.got.replace("`", ""))  # it is set as code anyhow
-    for name, text in (("Smallest case", got.case), ("Expected", got.expected), came):
-        if text:
-            yield name, f"<pre>{said(without_paths(text))}</pre>"
-    if got.mistake or got.cause:
-        name = f"<b>{prose(got.mistake)}</b>" if got.mistake else ""
-        yield "Looks like", ": ".join(filter(None, [name, prose(got.cause)]))
+    return [meanings.get(flag, flag) for flag in dict.fromkeys(marks.parts[part.name].flags)]

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...reader.saved_parts import replace_whole
-from ..marking.by_hand import keep_shown
-from ..marking.manual import with_rows_for
-from ..marking.marks import Marks, write_whole
-from ..marking.results import NOT_MARKED, Manual, grades_csv, page_name, written_csv
+from ..marking.files import page_name, write_whole
+from ..marking.manual_import import with_rows_for
+from ..marking.manual_store import keep_shown
+from ..marking.marks import Marks
+from ..marking.points import NOT_MARKED, Manual
+from ..marking.tables import grades_csv, written_csv
 from ..tasks import Assignment
-from .class_pages import class_summary, written_page
+from ..words import count
+from .answers import answers_page
+from .class_summary import class_summary
 from .feedback import feedback_page
-from .page import count
 
 
 def write_reports(
@@ -30,7 +33,7 @@ def write_reports(
     for one in marks:
         write_whole(pages / page_name(one.id), feedback_page(assignment, one, manual))
     yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
-    answers = written_page(assignment, marks, manual)
+    answers = answers_page(assignment, marks, manual)
     for name, text, what in (
         ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
         ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),

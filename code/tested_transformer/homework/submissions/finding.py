@@ -70,7 +70,7 @@ class Budget:
         """All of a stream, never trusting a size that its header claims.
 
         Raises:
-            Refused: it holds more than `most` bytes, or can not be read.
+            Refused: it holds more than `most` bytes, or cannot be read.
             OverBudget: it holds more than the budget has left.
         """
         try:
@@ -111,7 +111,7 @@ class Submission:
 
 
 def find_submissions(path: str | Path) -> list[Submission]:
-    """Every notebook in a folder or zip, sorted by id; what can not be read is listed with a flag.
+    """Every notebook in a folder or zip, sorted by id; what cannot be read is listed with a flag.
 
     Folders and zips may be nested. Files that are neither notebook nor archive are passed over,
     and so is what macOS and Jupyter leave behind. Nothing is unpacked to disk, and no symbolic
@@ -120,7 +120,7 @@ def find_submissions(path: str | Path) -> list[Submission]:
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        ValueError: `path` is neither folder, zip nor notebook, or the whole zip can not be read.
+        ValueError: `path` is neither folder, zip nor notebook, or the whole zip cannot be read.
     """
     root = Path(os.path.realpath(path))
     if not root.exists():
@@ -165,53 +165,53 @@ def _in_folder(root: Path) -> Iterator[Submission]:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
-            place = folder.relative_to(root).as_posix()
-            yield Submission(place, folder, (), "", "unreadable", _why(error))
+            path = folder.relative_to(root).as_posix()
+            yield Submission(path, folder, (), "", "unreadable", _why(error))
             continue
         for entry in entries:
             file = Path(entry.path)
-            place = file.relative_to(root).as_posix()
-            if DEBRIS.search(place):
+            path = file.relative_to(root).as_posix()
+            if DEBRIS.search(path):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(file)
-            elif _is_wanted(place) or (entry.is_symlink() and os.path.isdir(file)):
-                yield from _in_file(file, place)
+            elif _is_wanted(path) or (entry.is_symlink() and os.path.isdir(file)):
+                yield from _in_file(file, path)
 
 
-def _in_file(file: Path, place: str) -> list[Submission]:
+def _in_file(file: Path, path: str) -> list[Submission]:
     """The submissions in one file of a folder: itself, or what its zip holds."""
     try:
         with _open(file) as stream:
-            return _in_stream(stream, place, file, (), Budget())
+            return _in_stream(stream, path, file, (), Budget())
     except Refused as trouble:
-        return [Submission(place, file, (), "", trouble.flag, str(trouble))]
+        return [Submission(path, file, (), "", trouble.flag, str(trouble))]
 
 
 def _in_stream(
-    stream: Any, place: str, file: Path, inside: tuple[str, ...], budget: Budget
+    stream: Any, path: str, file: Path, inside: tuple[str, ...], budget: Budget
 ) -> list[Submission]:
     """The submissions in an open notebook or zip. Raises Refused."""
-    if OTHER_ARCHIVE.search(place):
+    if OTHER_ARCHIVE.search(path):
         raise Refused("unreadable", "The file is an archive of another kind than zip.")
-    if not ZIP.search(place):
+    if not ZIP.search(path):
         data = budget.read(stream, MAX_NOTEBOOK)
-        return [Submission(place, file, inside, hashlib.sha256(data).hexdigest())]
+        return [Submission(path, file, inside, hashlib.sha256(data).hexdigest())]
     if len(inside) > MAX_DEPTH:
         raise Refused("unreadable", f"More than {MAX_DEPTH} zips lie in one another.")
-    if inside:  # a compressed stream can not be searched: unpack it first
+    if inside:  # a compressed stream cannot be searched: unpack it first
         stream, budget = io.BytesIO(budget.read(stream, MAX_ZIP)), budget.inner()
-    found = _in_zip(stream, f"{place}/", file, inside, budget)
-    if not found:
+    submissions = _in_zip(stream, f"{path}/", file, inside, budget)
+    if not submissions:
         raise Refused("no notebook", "The zip holds no notebook.")
-    return found
+    return submissions
 
 
 def _in_zip(
-    stream: Any, place: str, file: Path, inside: tuple[str, ...], budget: Budget
+    stream: Any, parent: str, file: Path, inside: tuple[str, ...], budget: Budget
 ) -> list[Submission]:
     """The submissions in a zip; trouble with one entry is that entry's alone. Raises Refused."""
-    found = []
+    submissions = []
     archive = _zip(stream)
     entries = archive.infolist()
     budget.list_files(len(entries))
@@ -226,12 +226,14 @@ def _in_zip(
             if entry.filename in twice:
                 raise Refused("unreadable", "The zip holds two files of this name.")
             with _open_entry(archive, entry) as opened:
-                found += _in_stream(opened, place + name, file, path, budget)
+                submissions += _in_stream(opened, parent + name, file, path, budget)
         except Refused as trouble:
             if isinstance(trouble, OverBudget) and trouble.budget is budget:
                 raise
-            found.append(Submission(place + name, file, path, "", trouble.flag, str(trouble)))
-    return found
+            submissions.append(
+                Submission(parent + name, file, path, "", trouble.flag, str(trouble))
+            )
+    return submissions
 
 
 def _is_wanted(name: str) -> bool:
@@ -244,17 +246,17 @@ def _safe_name(name: str) -> str:
     return "/".join(part for part in parts if part not in ("", ".", ".."))
 
 
-def _with_ids(found: list[Submission]) -> list[Submission]:
+def _with_ids(submissions: list[Submission]) -> list[Submission]:
     """The same with ids: paths without extension, or with it where two would share an id."""
-    found = sorted(found, key=lambda one: (one.id, one.inside, one.sentence))
-    counts = Counter(_short(one.id) for one in found)
+    submissions = sorted(submissions, key=lambda one: (one.id, one.inside, one.sentence))
+    counts = Counter(_short(one.id) for one in submissions)
     used: Counter[str] = Counter()
     named = []
-    for one in found:
+    for one in submissions:
         name = short = _short(one.id)
         if counts[short] > 1:
             name = full = _printable(one.id)
-            while used[name]:  # names that differ only in what can not be printed
+            while used[name]:  # names that differ only in what cannot be printed
                 name = f"{full}~{used[full]}"
                 used[full] += 1
         used[name] += 1
@@ -262,9 +264,9 @@ def _with_ids(found: list[Submission]) -> list[Submission]:
     return sorted(named, key=lambda one: one.id)
 
 
-def _short(place: str) -> str:
+def _short(path: str) -> str:
     """A path without the extensions of the notebook and of the zips on the way to it."""
-    *folders, name = [ZIP.sub("", part) or part for part in place.split("/")]
+    *folders, name = [ZIP.sub("", part) or part for part in path.split("/")]
     return _printable("/".join([*folders, NOTEBOOK.sub("", name) or name]))
 
 
@@ -284,7 +286,7 @@ def writable(text: str) -> str:
 
 def _why(error: OSError) -> str:
     """What the system says, without the path: students read it."""
-    return f"The file can not be opened: {error.strerror or type(error).__name__}."
+    return f"The file cannot be opened: {error.strerror or type(error).__name__}."
 
 
 def _open(file: Path) -> BinaryIO:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from ...errors import argument_error
 from ..jail.worker import CONSTANTS, SHORT
-from .reading import Source, compile_text
+from .definitions import compile_text
+from .reading import Source
 
 MAX_ROUNDS = 10  # over all assignments: an alias may be written above the name that it stands for
 

@@ -6,7 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterator
 
-from .reading import compile_text, statement_text
+from .definitions import compile_text, statement_text
 
 UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read without being written
 
@@ -16,7 +16,7 @@ def needed_for(code: str, function: str) -> str:
 
     Whatever else the notebook holds, an experiment of minutes or a line that fails, stays out, even if
     it has a variable called as a local one of the function. If a statement reads names in a way that
-    can not be seen, nothing is left out.
+    cannot be seen, nothing is left out.
 
     Raises: SyntaxError if the code is not Python, which no code read from a notebook is.
     """
@@ -78,13 +78,13 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
     if isinstance(statement, ast.ImportFrom):
         every = statement.module == "__future__" or statement.names[0].name == "*"
         return {"*"} if every else set()
-    found = set()
+    changed = set()
     for node in _executed(statement):
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-            found.add(_owner(node))
+            changed.add(_owner(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            found |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
-    return found
+            changed |= {_owner(node.value.func)} - imported  # for its effect; no torch.manual_seed
+    return changed
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,9 +1,4 @@
-(data) => {
-  const root = document.currentScript.closest(".tt-look");
-  if (!root || root.dataset.live) return;
-  root.dataset.live = "yes";
-  // JupyterLab has commands for the arrow keys, and leaves them to an element that says so.
-  root.addEventListener("focusin", ({ target }) => { target.dataset.lmSuppressShortcuts = ""; });
+(root, data) => {
   const find = (name) => root.querySelector(`.tt-${name}`);
   const field = find("number"), slider = find("slider"), picture = find("picture");
   const records = data.numbers.split("|");

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..style import page_colors
+
 HERE = Path(__file__).parent
+COLORS = ("query", "key", "deep", "soft")
 
 
 class PagePicture:
     """Controls, picture, words and a table as HTML for a page; a terminal gets `repr`.
 
     A subclass has `styles` and `script`, files of this folder, `parts`, the HTML of the start, and
-    `data`, which the script gets. Controls stay hidden until the script shows them.
+    `data`, which the script gets from page.js. Controls stay hidden until the script shows them.
     """
 
     styles: tuple[str, ...]
@@ -24,14 +27,16 @@ class PagePicture:
     @property
     def html(self) -> str:
         """The style, the parts, and the script with its data."""
-        style = "\n".join(read(f"{name}.css") for name in self.styles)
+        files = (read(f"{name}.css") for name in self.styles)
+        style = "\n".join([page_colors(".tt-look", *COLORS), *files])
+        scripts = f"({read('page.js')})({read(f'{self.script}.js')})"
         data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
         data = data.replace("</", r"<\/")  # a word must not end the script
         return "\n".join(
             [
                 f'<div class="tt-look"><style>{style}</style>',
                 *self.parts,
-                f"<script>({read(f'{self.script}.js')})({data})</script></div>",
+                f"<script>{scripts}({data})</script></div>",
             ]
         )
 

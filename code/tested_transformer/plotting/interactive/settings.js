@@ -1,9 +1,4 @@
-(data) => {
-  const root = document.currentScript.closest(".tt-look");
-  if (!root || root.dataset.live) return;
-  root.dataset.live = "yes";
-  // JupyterLab has commands for the arrow keys, and leaves them to an element that says so.
-  root.addEventListener("focusin", ({ target }) => { target.dataset.lmSuppressShortcuts = ""; });
+(root, data) => {
   root.classList.add("tt-live");
   const find = (query) => root.querySelector(query), all = (query) => [...root.querySelectorAll(query)];
   const controls = all("[data-axis]"), slots = all("[data-slot]"), rows = all("[data-says]");

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ...errors import argument_error
 from ..tasks import Assignment, Written
-from .marks import Marks, write_whole
-from .results import Manual, is_replaced, without_empty
+from .files import write_whole
+from .marks import Marks
+from .points import Manual, is_replaced, without_empty
 
 KEPT = "manual.json"
 SHOWN = "shown.json"  # digests of the answers that answers.html showed last
@@ -21,7 +22,7 @@ ByPart = Mapping[str, Mapping[str, str]]
 def kept_manual(out: str | Path) -> Manual:
     """The points that earlier runs were given.
 
-    Raises: ValueError if what was kept can not be read.
+    Raises: ValueError if what was kept cannot be read.
     """
     path = Path(out) / KEPT
     try:
@@ -39,7 +40,7 @@ def keep_manual(
 
     They are for the answers that the page showed last: one that changed meanwhile is still to be marked.
 
-    Raises: ValueError if what was kept can not be read.
+    Raises: ValueError if what was kept cannot be read.
     """
     kept, shown = kept_manual(out), _read(Path(out) / SHOWN)
     manual = merged(kept, given, assignment, marks, shown)

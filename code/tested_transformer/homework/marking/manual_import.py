@@ -16,7 +16,8 @@ from typing import Any
 
 from ...errors import argument_error
 from ..tasks import Assignment
-from .results import COMMENT, NO_PARTS, Manual, guarded, without_empty
+from .points import Manual, without_empty
+from .tables import COMMENT, NO_PARTS, guarded
 
 TAKE_BACK = "unmarked"  # in a cell
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5
@@ -47,13 +48,13 @@ def read_manual(path: str | Path, assignment: Assignment, ids: Collection[str]) 
     return read(path, assignment, ids)
 
 
-def _points(text: str, place: str, most: int) -> float:
+def _points(text: str, where: str, most: int) -> float:
     """The points that a person wrote. Raises ValueError."""
     number = text.strip()
     points = float(number.replace(",", ".")) if NUMBER.fullmatch(number) else None
     if points is None or points > most:
         wanted = f"a number from 0 to {most}, or {TAKE_BACK}"
-        raise argument_error(ValueError, place, repr(text), wanted)
+        raise argument_error(ValueError, where, repr(text), wanted)
     return points
 
 
@@ -72,19 +73,19 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     header = _checked_header(f"{path.name}, line {line}", header, assignment)
     known = _known(ids)
     most = {part.name: part.points for part in assignment.parts}
-    found: dict[str, dict[str, float | None]] = {}
+    points: dict[str, dict[str, float | None]] = {}
     comments: dict[str, dict[str, str | None]] = {}
     for line, row in rows:
-        place = f"{path.name}, line {line}"
+        where = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
             continue
-        cells = dict(_cells(place, header, row))
-        who = _known_id(f"{place}, column id", cells.pop("id"), known)
-        if who in found:
-            raise argument_error(ValueError, f"{place}, column id", f"{who!r} again", "an id once")
+        cells = dict(_cells(where, header, row))
+        who = _known_id(f"{where}, column id", cells.pop("id"), known)
+        if who in points:
+            raise argument_error(ValueError, f"{where}, column id", f"{who!r} again", "an id once")
         filled = {name: cell.strip() for name, cell in cells.items() if cell.strip()}
-        found[who] = {
-            name: _unless_taken_back(cell) and _points(cell, f"{place}, column {name}", most[name])
+        points[who] = {
+            name: _unless_taken_back(cell) and _points(cell, f"{where}, column {name}", most[name])
             for name, cell in filled.items()
             if name in most
         }
@@ -93,7 +94,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
             for name, cell in filled.items()
             if name.endswith(COMMENT)
         }
-    return Manual(without_empty(found), comments=without_empty(comments))
+    return Manual(without_empty(points), comments=without_empty(comments))
 
 
 def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, int]:
@@ -108,13 +109,13 @@ def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, 
     columns = [cell.strip() for cell in rows[0]] if rows else []
     if "id" not in columns:
         raise argument_error(ValueError, name, columns, "a column `id`")
-    place, known = columns.index("id"), _known(ids)
-    there = {known.get(row[place]) for row in rows if len(row) > place}
+    column, known = columns.index("id"), _known(ids)
+    there = {known.get(row[column]) for row in rows if len(row) > column}
     new = sorted(set(ids) - there)
     stream, line_end = io.StringIO(), "\r\n" if "\r\n" in text else "\n"
     writer = csv.writer(stream, delimiter=_delimiter(text), lineterminator=line_end)
     for one in new:
-        writer.writerow([guarded(one) if at == place else "" for at in range(len(columns))])
+        writer.writerow([guarded(one) if at == column else "" for at in range(len(columns))])
     gap = line_end if new and not text.endswith("\n") else ""
     try:
         return data + (gap + stream.getvalue()).encode(encoding), len(new)
@@ -157,40 +158,40 @@ def _decode(data: bytes) -> tuple[str, str]:
         return data.decode("cp1252", "replace"), "cp1252"
 
 
-def _checked_header(place: str, header: Sequence[str], assignment: Assignment) -> list[str]:
+def _checked_header(where: str, header: Sequence[str], assignment: Assignment) -> list[str]:
     """The names of the columns. Raises ValueError."""
     names = [name.strip() for name in header]
     parts = [part.name for part in assignment.parts]
     if "id" not in names:
         raise argument_error(
-            ValueError, place, names, "a column `id`, and one for each part marked"
+            ValueError, where, names, "a column `id`, and one for each part marked"
         )
     for name in filter(None, names):
         if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
-            raise ValueError(f"{place}: no such part: {name!r}; there are {_list(parts)}")
+            raise ValueError(f"{where}: no such part: {name!r}; there are {_list(parts)}")
         if names.count(name) > 1:
-            raise argument_error(ValueError, f"{place}, column {name}", "it twice", "a column once")
+            raise argument_error(ValueError, f"{where}, column {name}", "it twice", "a column once")
     return names
 
 
-def _cells(place: str, header: Sequence[str], row: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _cells(where: str, header: Sequence[str], row: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The cells of a row by column. Raises ValueError for one that stands in no column."""
     for number, (name, cell) in enumerate(zip_longest(header, row, fillvalue=""), start=1):
         if name:
             yield name, cell
         elif cell.strip():
             raise argument_error(
-                ValueError, f"{place}, cell {number}", repr(cell), "a column with a name"
+                ValueError, f"{where}, cell {number}", repr(cell), "a column with a name"
             )
 
 
-def _known_id(place: str, cell: str, known: dict[str, str]) -> str:
+def _known_id(where: str, cell: str, known: dict[str, str]) -> str:
     """The submission that a cell names, with or without our apostrophe. Raises ValueError."""
     if cell in known:
         return known[cell]
     near = difflib.get_close_matches(cell, known, n=3) or sorted(known)[:3]
     raise argument_error(
-        ValueError, place, repr(cell), f"the id of a submission, such as {_list(near)}"
+        ValueError, where, repr(cell), f"the id of a submission, such as {_list(near)}"
     )
 
 
@@ -204,16 +205,16 @@ def _list(names: Collection[str]) -> str:
 def _from_gradebook(path: Path, assignment: Assignment, ids: Collection[str]) -> Manual:
     """The points of an nbgrader gradebook. Raises ImportError, ValueError."""
     most = {part.name: part.points for part in assignment.written}
-    found: dict[str, dict[str, float]] = {}
-    for student, name, points, extra in _grades(path, assignment.name):
-        if name not in most or points is None:
+    points: dict[str, dict[str, float]] = {}
+    for student, name, score, extra in _grades(path, assignment.name):
+        if name not in most or score is None:
             continue
-        place = f"{path.name}, student {student}, cell {name}"
+        where = f"{path.name}, student {student}, cell {name}"
         if extra:
-            raise argument_error(ValueError, place, f"extra credit of {extra:g}", "no extra credit")
+            raise argument_error(ValueError, where, f"extra credit of {extra:g}", "no extra credit")
         who = _submission_of(student, assignment.name, ids, path.name)
-        found.setdefault(who, {})[name] = _points(f"{points:g}", place, most[name])
-    return Manual(found)
+        points.setdefault(who, {})[name] = _points(f"{score:g}", where, most[name])
+    return Manual(points)
 
 
 def _grades(path: Path, assignment: str) -> list[tuple[str, str, float | None, float | None]]:
@@ -262,21 +263,21 @@ def _manual_score(grade: Any) -> float | None:
     return grade.auto_score if grade.manual_score is None else grade.manual_score
 
 
-def _check_assignment(place: str, name: str, there: Collection[str]) -> None:
+def _check_assignment(where: str, name: str, there: Collection[str]) -> None:
     if name not in there:
-        raise argument_error(ValueError, place, _list(there), f"the assignment {name!r}")
+        raise argument_error(ValueError, where, _list(there), f"the assignment {name!r}")
 
 
-def _submission_of(student: str, assignment: str, ids: Collection[str], place: str) -> str:
+def _submission_of(student: str, assignment: str, ids: Collection[str], where: str) -> str:
     """The id of the one submission of a student. Raises ValueError if there is none, or no one."""
-    found = [one for one in ids if one == student] or [
+    candidates = [one for one in ids if one == student] or [
         one for one in ids if student in one.split("/")
     ]
-    if len(found) > 1:  # a folder with everything: s01/hw01/hw01, s01/hw02/hw02
-        found = [one for one in found if assignment in one.split("/")]
-    if len(found) == 1:
-        return found[0]
-    came = _list(found) if found else "none"
+    if len(candidates) > 1:  # a folder with everything: s01/hw01/hw01, s01/hw02/hw02
+        candidates = [one for one in candidates if assignment in one.split("/")]
+    if len(candidates) == 1:
+        return candidates[0]
+    came = _list(candidates) if candidates else "none"
     raise argument_error(
-        ValueError, f"{place}, student {student}", came, "one submission with that id"
+        ValueError, f"{where}, student {student}", came, "one submission with that id"
     )

@@ -21,10 +21,10 @@ from ..jail.bubblewrap import PACKAGE, JailError, Limits
 from ..jail.session import JailSession
 from ..submissions.finding import Submission, find_submissions
 from ..tasks import Assignment
-from .mark import mark
-from .marks import Marks, from_json, write_whole
-from .results import file_stem
-from .stopping import Stop, begin_worker
+from .files import file_stem, write_whole
+from .interrupts import Stop, begin_worker
+from .mark_submission import mark
+from .marks import Marks, from_json
 
 __all__ = ["grade"]
 
@@ -53,29 +53,28 @@ def grade(
     """
     if jobs < 1:
         raise argument_error(ValueError, "jobs", jobs, "1 or more")
-    limits = limits or Limits()
-    found = find_submissions(path)
-    if not found:
+    submissions = find_submissions(path)
+    if not submissions:
         raise argument_error(ValueError, "submissions", f"{path}, without a notebook", "notebooks")
-    bare = without_jail_for_my_own_code
+    limits, bare = limits or Limits(), without_jail_for_my_own_code
     with JailSession("", limits=limits, without_jail_for_my_own_code=bare):
         pass  # a machine without a jail says so before the first submission
     folder = Path(out)
     _check_own_folder(folder, Path(path))
     seed = _open(folder, assignment, seed)
     key = run_key(assignment, seed, limits)
-    kept = {one.id: marks for one in found if (marks := _kept(folder, one, key))}
-    todo = [one for one in found if one.id not in kept]
+    kept = {one.id: marks for one in submissions if (marks := _kept(folder, one, key))}
+    todo = [one for one in submissions if one.id not in kept]
     how = (assignment.name, seed, limits, bare, key)
-    bar = tqdm(total=len(found), initial=len(kept), unit="submission", desc="marking")
+    bar = tqdm(total=len(submissions), initial=len(kept), unit="submission", desc="marking")
     with Stop() as stop, bar:
         for marks in _mark_all(todo, how, jobs, stop, lambda ids: bar.set_postfix_str(_shown(ids))):
-            write_whole(_place(folder, marks.id), marks.to_json())
+            write_whole(_marks_file(folder, marks.id), marks.to_json())
             kept[marks.id] = marks
             bar.update()
     if stop.asked:
         raise KeyboardInterrupt
-    return [kept[one.id] for one in found]
+    return [kept[one.id] for one in submissions]
 
 
 def _shown(ids: Iterable[str]) -> str:
@@ -98,17 +97,17 @@ def _open(folder: Path, assignment: Assignment, seed: int | None) -> int:
     """Make the folder of results, or go on in one; give the seed."""
     (folder / "marks").mkdir(parents=True, exist_ok=True)
     run = folder / RUN
-    said = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
-    if said.get("assignment", assignment.name) != assignment.name:
+    before = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
+    if before.get("assignment", assignment.name) != assignment.name:
         wanted = f"a folder of its own for {assignment.name}"
         raise argument_error(
-            ValueError, "out", f"{folder}, with marks of {said['assignment']}", wanted
+            ValueError, "out", f"{folder}, with marks of {before['assignment']}", wanted
         )
     if seed is None:
-        seed = said.get("seed", secrets.randbelow(2**31))
-    elif seed != said.get("seed", seed):
+        seed = before.get("seed", secrets.randbelow(2**31))
+    elif seed != before.get("seed", seed):
         raise argument_error(
-            ValueError, "seed", seed, f"{said['seed']}, with which {folder} was marked"
+            ValueError, "seed", seed, f"{before['seed']}, with which {folder} was marked"
         )
     write_whole(run, json.dumps({"assignment": assignment.name, "seed": seed}) + "\n")
     return seed
@@ -119,18 +118,18 @@ def run_key(assignment: Assignment, seed: int, limits: Limits) -> str:
     code = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         code.update(file.read_bytes())
-    said = [assignment.name, seed, asdict(limits), torch.__version__, code.hexdigest()]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    settings = [assignment.name, seed, asdict(limits), torch.__version__, code.hexdigest()]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
-def _place(folder: Path, name: str) -> Path:
+def _marks_file(folder: Path, name: str) -> Path:
     return folder / "marks" / f"{file_stem(name)}.json"
 
 
 def _kept(folder: Path, submission: Submission, key: str) -> Marks | None:
     """The marks of an earlier run, if they still hold."""
     try:
-        marks = from_json(_place(folder, submission.id).read_text(encoding="utf-8"))
+        marks = from_json(_marks_file(folder, submission.id).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     same = (marks.id, marks.digest, marks.key) == (submission.id, submission.digest, key)

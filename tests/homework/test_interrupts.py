@@ -10,8 +10,8 @@ import time
 import pytest
 from handed_in import code, notebook, write
 
-from tested_transformer.homework.marking import stopping
-from tested_transformer.homework.marking.stopping import Stop
+from tested_transformer.homework.marking import interrupts
+from tested_transformer.homework.marking.interrupts import Stop
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,7 +96,7 @@ def test_the_first_time_what_is_in_hand_is_finished_and_kept(marking, whole_grou
     marking.student()
     assert "in hand: s01]" in marking.text
     marking.interrupt(whole_group)
-    marking.wait_for(lambda: stopping.FIRST.decode() in marking.text)
+    marking.wait_for(lambda: interrupts.FIRST.decode() in marking.text)
     (marking.folder / "go").touch()
     assert marking.ends() == ["s01"]
     assert "s02" not in marking.text
@@ -106,10 +106,10 @@ def test_the_first_time_what_is_in_hand_is_finished_and_kept(marking, whole_grou
 def test_the_second_time_all_ends_at_once(marking, whole_group):
     student = marking.student()
     marking.interrupt(whole_group)
-    marking.wait_for(lambda: stopping.FIRST.decode() in marking.text)
+    marking.wait_for(lambda: interrupts.FIRST.decode() in marking.text)
     marking.interrupt(whole_group)
     assert marking.ends() == []
-    assert stopping.SECOND.decode() in marking.text
+    assert interrupts.SECOND.decode() in marking.text
     with pytest.raises(ProcessLookupError):
         os.kill(student, 0)
 
@@ -125,7 +125,7 @@ def test_workers_that_are_coming_up_do_not_see_it(marking):
 def test_a_worker_ignores_it_on_systems_too_that_inherit_nothing():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        stopping.begin_worker()
+        interrupts.begin_worker()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from ...specs.judge import Run, Spec, Verdict, describe, drawn, judge
+from ..hunts import HuntVerdict, judge_hunt
 from ..jail.bubblewrap import Limits
-from ..jail.session import Ended, JailSession, Remote
+from ..jail.remote import RemoteFunction
+from ..jail.session import Ended, JailSession
 from ..submissions.finding import Submission
 from ..submissions.forbidden import not_allowed
 from ..submissions.reading import Source, defined_names, defines, is_stub, read_submission
 from ..submissions.slicing import named_by, needed_for
-from ..tasks import Assignment, Hunt, HuntVerdict, Task, judge_hunt
+from ..tasks import Assignment, Hunt, Task
 from .marks import Marks, PartMarks, digest
 
 __all__ = ["mark"]
@@ -65,11 +67,7 @@ def mark(
         notes=tuple(_notes(source, assignment)),
         parts=parts,
         written=_written(source, assignment),
-        experiments={
-            part.name: source.beside[part.name]
-            for part in assignment.written
-            if part.kind == "experiment" and part.name in source.beside
-        },
+        experiments=_experiments(source, assignment),
         key=key,
     )
 
@@ -78,6 +76,12 @@ def _written(source: Source, assignment: Assignment) -> dict[str, str]:
     """The answers in words, without those that are still as they were handed out."""
     answers = {part.name: source.answers.get(part.name, "") for part in assignment.written}
     return {name: text for name, text in answers.items() if is_written(text)}
+
+
+def _experiments(source: Source, assignment: Assignment) -> dict[str, str]:
+    """The code that was written for the experiments."""
+    names = [part.name for part in assignment.written if part.kind == "experiment"]
+    return {name: source.beside[name] for name in names if name in source.beside}
 
 
 def is_written(answer: str) -> bool:
@@ -146,7 +150,7 @@ def mark_part(
 
 
 def _mark_task(task: Task, session: JailSession, seed: int) -> PartMarks:
-    remote = Remote(session, task.function)
+    remote = RemoteFunction(session, task.function)
     verdict = judge(task.spec, remote, seed=seed)
     if verdict.unwritten:
         return PartMarks(0.0, task.points, "not written")
@@ -170,7 +174,7 @@ def explain(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _changes(spec: Spec, remote: Remote, seed: int) -> bool:
+def _changes(spec: Spec, remote: RemoteFunction, seed: int) -> bool:
     """Does the function answer the same case in two ways?"""
     run, case = Run(spec, remote), drawn(spec, seed)[0][0]
     first, second = run.call(case), run.call(case)

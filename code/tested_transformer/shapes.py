@@ -1,0 +1,332 @@
+"""Checks that a signature already states: `@checked` reads them off its annotations.
+
+    @checked
+    def attend(
+        query: Float[Tensor, "*batch L d"],         # floating point, at least 2 axes, d at least 1
+        key: Float[Tensor, "*batch S d"],           # the same batch axes, d, dtype and device
+        mask: Bool[Tensor, "#L #S"] | None = None,  # an axis marked # may also be 1
+        window: PositiveInt | None = None,          # an int, no bool, of at least 1
+        dropout_p: Probability = 0.0,               # a finite number in [0, 1)
+    ): ...
+
+A letter has one size in all tensors of a call; the tensors share a device, the floating point ones a
+dtype. A wrong type or dtype raises TypeError, a wrong shape or value ValueError, and both read
+`argument: expected ..., got ...`. Not checked: what is returned, and axes such as `L-2`. Compiled
+and exported code runs without the checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import jaxtyping
+import torch
+from torch import Tensor
+
+from .bounds import Bound, Option, anything, plain_option
+from .errors import argument_error, shape_of
+
+NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 0
+
+
+def checked(
+    function: Callable | None = None, /, *, nonempty: str = "", any_dtype: str = "", **sizes: str
+) -> Callable:
+    """Check the arguments of every call by the function's own annotations.
+
+    nonempty: more letters whose axes must not be 0: `nonempty="B L"`.
+    any_dtype: floating point tensors that need not have the others' dtype: `any_dtype="bias"`.
+    sizes: the argument that sets a letter's size: `@checked(D="self.d_model")`, `@checked(S="num_keys")`.
+
+    Raises: TypeError or ValueError that name the argument, what came and what was expected.
+    """
+    if function is None:
+        return functools.partial(checked, nonempty=nonempty, any_dtype=any_dtype, **sizes)
+    if not hasattr(jaxtyping, "__version__"):  # a stand-in, on a machine without jaxtyping
+        return function
+    rules = functools.cache(
+        lambda: Rules(function, nonempty, any_dtype, sizes)
+    )  # at the first call
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            rules().check(args, kwargs)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def check_fields(instance: Any) -> None:
+    """Check the fields of a dataclass by their annotations; its `__post_init__` calls this.
+
+    Raises: TypeError or ValueError that name the field.
+    """
+    if hasattr(jaxtyping, "__version__"):
+        _rules_of_class(type(instance)).check((), {"self": instance, **vars(instance)})
+
+
+class Rules:
+    """What the annotations of a function, or of a dataclass's fields, ask of each argument."""
+
+    def __init__(
+        self, function: Callable, nonempty: str = "", any_dtype: str = "", sizes: dict | None = None
+    ) -> None:
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+        self.positional = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
+        self.several = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        named = [p.name for p in parameters if p.name in hints]
+        options = [(name, options_of(hints[name])) for name in named]
+        self.options = sorted(options, key=lambda pair: max(option.turn for option in pair[1]))
+        self.nonempty = frozenset(f"{NEVER_EMPTY} {nonempty}".split())
+        self.any_dtype, self.sizes = frozenset(any_dtype.split()), sizes or {}
+
+    def check(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Raise for the first argument that does not fit; a missing one is left to Python."""
+        given = dict(zip(self.positional, args, strict=False)) | kwargs
+        call = Call(self, self.defaults | given)
+        for name, options in self.options:
+            if name in given:
+                check_value(name, given[name], options, call)
+            elif name == self.several:
+                for number, value in enumerate(args[len(self.positional) :]):
+                    check_value(f"{name}[{number}]", value, options, call)
+
+
+_rules_of_class = functools.cache(Rules)
+
+
+class Call:
+    """What is known of one call: its arguments, the sizes of letters, the first tensors."""
+
+    def __init__(self, rules: Rules, arguments: dict[str, Any]) -> None:
+        self.rules, self.arguments = rules, arguments
+        self.origins: dict[str, str] = {}  # the argument that has set a letter's size
+        self.first: tuple[str, Tensor] | None = None
+        self.first_float: tuple[str, Tensor] | None = None
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, Any]:
+        """The size of each letter, a tuple for a star; at first those that plain arguments set."""
+        paths = self.rules.sizes
+        known = {letter: self.value_of(path) for letter, path in paths.items()}
+        self.origins = {letter: paths[letter] for letter in known if known[letter] is not None}
+        return {letter: known[letter] for letter in self.origins}
+
+    def value_of(self, path: str) -> Any:
+        """The argument of that name, or what lies under it: `self.config.vocab`."""
+        name, *attributes = path.split(".")
+        return functools.reduce(getattr, attributes, self.arguments[name])
+
+
+# --- Annotations ----------------------------------------------------------------------------------
+
+
+def options_of(hint: Any) -> list[Option]:
+    """The types that an annotation allows; the tensors of a union are one option."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        bounds = [one for one in inner[1:] if isinstance(one, Bound)]
+        return [bounded(option, bounds) for option in options_of(inner[0])]
+    if origin not in (typing.Union, types.UnionType):
+        return [shape_option(hint) if is_shape(hint) else plain_option(hint)]
+    shapes = [one for one in inner if is_shape(one)]
+    options = [option for one in inner if not is_shape(one) for option in options_of(one)]
+    options.sort(
+        key=lambda option: option.accepts is anything
+    )  # a Literal argument_errors of all others
+    return [shape_option(*shapes), *options] if shapes else options
+
+
+def is_shape(hint: Any) -> bool:
+    """Whether the annotation is jaxtyping's, of a torch tensor."""
+    return getattr(hint, "array_type", None) is Tensor
+
+
+def check_value(name: str, value: Any, options: list[Option], call: Call) -> None:
+    """Raise TypeError unless an option accepts the value; the first that does checks the rest."""
+    for option in options:
+        if option.accepts(value):
+            if option.check is not None:
+                option.check(name, value, call)
+            return
+    wanted = " or ".join(option.words for option in options)
+    raise argument_error(TypeError, name, type(value).__name__, wanted)
+
+
+def bounded(option: Option, bounds: list[Bound]) -> Option:
+    """The option, held to the bounds too."""
+
+    def check(name: str, value: Any, call: Call) -> None:
+        if option.check is not None:
+            option.check(name, value, call)
+        check_bounds(name, value, bounds, call)
+
+    return option if option.words == "None" else option._replace(check=check)
+
+
+def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None:
+    """Raise unless the value, or every value of a tensor, is within the bounds."""
+    limits = [call.value_of(b.limit) if isinstance(b.limit, str) else b.limit for b in bounds]
+    rules = [(b, limit) for b, limit in zip(bounds, limits, strict=True) if limit is not None]
+    ends = extremes(value) if isinstance(value, Tensor) else (value,)
+    for bound, limit in rules:
+        if not all(bound.holds(end, limit) for end in ends):
+            wanted = " and ".join(rule.expected(limit) for rule, limit in rules)
+            raise argument_error(bound.error, name, " to ".join(map(repr, ends)), wanted)
+
+
+def extremes(tensor: Tensor) -> tuple[int, ...]:
+    """The least and the largest value, where they can be read without waiting for a device."""
+    if tensor.device.type != "cpu":
+        return ()
+    try:
+        return tuple(int(end) for end in tensor.aminmax())
+    except RuntimeError:  # there is none, or it cannot be read: under vmap, while tracing
+        return ()
+
+
+# --- Shapes of tensors ----------------------------------------------------------------------------
+
+
+KINDS = {
+    "Float": ("a floating point dtype", lambda dtype: dtype.is_floating_point),
+    "Bool": ("torch.bool (True = may attend)", lambda dtype: dtype == torch.bool),
+    "Int": (
+        "an integer dtype",
+        lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool),
+    ),
+}
+
+
+class Layout:
+    """One annotation of a tensor: its kind of dtype and its axes."""
+
+    def __init__(self, hint: Any) -> None:
+        self.kind, self.has_dtype = KINDS.get(hint.dtype.__name__, ("any dtype", anything))
+        self.axes = [axis.replace("#", "") for axis in hint.dim_str.split()]
+        self.broadcast = ["#" in axis for axis in hint.dim_str.split()]
+        self.fixed = {axis: int(axis) for axis in self.axes if axis.isdigit()}
+        self.letters = {axis for axis in self.axes if re.fullmatch(r"\*?[^\W\d_]\w*", axis)}
+        stars = [i for i, axis in enumerate(self.axes) if axis.startswith(("*", "..."))]
+        self.star = stars[0] if stars else None
+        self.least = len(self.axes) - len(stars)
+
+    def has_rank(self, rank: int) -> bool:
+        """Whether a tensor of so many axes can have this layout."""
+        return rank == self.least or (rank > self.least and self.star is not None)
+
+    def sizes_of(self, shape: tuple[int, ...], sizes: dict[str, Any]) -> dict[str, Any]:
+        """What the shape says of each letter; Misfit if it does not fit what is known so far."""
+        if not self.has_rank(len(shape)):
+            raise Misfit
+        if self.star is not None:
+            end = self.star + len(shape) - self.least
+            shape = (*shape[: self.star], tuple(shape[self.star : end]), *shape[end:])
+        found: dict[str, Any] = {}
+        for axis, broadcast, size in zip(self.axes, self.broadcast, shape, strict=True):
+            if axis in self.fixed:
+                agreed(size, self.fixed[axis], broadcast)
+            elif axis in self.letters:
+                known = found.get(axis, sizes.get(axis))
+                found[axis] = agreed(size, known, broadcast)
+        return found
+
+    def expected(self, call: Call) -> str:
+        """The axes by name, and by size where one is known: (*batch, S, d) = (2, S, 8)."""
+        sizes: list[Any] = []
+        for axis in self.axes:
+            size = call.sizes.get(axis)
+            several = size if isinstance(size, tuple) else (axis if size is None else size,)
+            sizes += [1 if one is None else one for one in several]
+        return axes_text(self.axes) + (f" = {axes_text(sizes)}" if sizes != self.axes else "")
+
+
+class Misfit(Exception):
+    """A shape that does not fit a layout."""
+
+
+def agreed(size: Any, known: Any, broadcast: bool) -> Any:
+    """The size of a letter that is known and met once more; None stands for not known yet."""
+    if broadcast and isinstance(size, tuple):
+        known = (None,) * len(size) if known is None else known
+        if len(size) != len(known):
+            raise Misfit
+        return tuple(agreed(one, old, True) for one, old in zip(size, known, strict=True))
+    if broadcast and size == 1:
+        return known
+    if known is not None and known != size:
+        raise Misfit
+    return size
+
+
+def axes_text(axes: Iterable[Any]) -> str:
+    """A shape as people write it, of letters and numbers: (B,), (2, S, 8)."""
+    words = [str(axis) for axis in axes]
+    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+
+
+def shape_option(*hints: Any) -> Option:
+    """A tensor in one of these layouts."""
+    layouts = [Layout(hint) for hint in hints]
+    turn = 2 if any("#" in hint.dim_str for hint in hints) else 1
+    check = functools.partial(check_tensor, layouts)
+    return Option("a torch.Tensor", lambda value: isinstance(value, Tensor), check, turn)
+
+
+def check_tensor(layouts: list[Layout], name: str, value: Tensor, call: Call) -> None:
+    """Raise unless dtype, device and shape fit a layout; take the sizes of the first that fits."""
+    right = [layout for layout in layouts if layout.has_dtype(value.dtype)]
+    if not right:
+        wanted = " or ".join(dict.fromkeys(layout.kind for layout in layouts))
+        raise argument_error(TypeError, name, value.dtype, wanted)
+    check_alike(name, value, call)
+    for layout in right:
+        try:
+            found = layout.sizes_of(value.shape, call.sizes)
+        except Misfit:
+            continue
+        for letter, size in found.items():
+            if size == 0 and letter in call.rules.nonempty:
+                wanted = f"{letter} of at least 1 in {axes_text(layout.axes)}"
+                raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
+            if size is not None:
+                call.sizes[letter] = size
+                call.origins.setdefault(letter, name)
+        return
+    raise argument_error(
+        ValueError, name, f"shape {shape_of(value)}", shape_text(right, value, call)
+    )
+
+
+def check_alike(name: str, value: Tensor, call: Call) -> None:
+    """Raise unless the tensor has the device of the first one, and its dtype among the floats."""
+    first, tensor = call.first = call.first or (name, value)
+    if value.device != tensor.device:
+        raise argument_error(ValueError, name, value.device, f"{first}'s device {tensor.device}")
+    if value.is_floating_point() and name not in call.rules.any_dtype:
+        first, tensor = call.first_float = call.first_float or (name, value)
+        if value.dtype != tensor.dtype:
+            raise argument_error(TypeError, name, value.dtype, f"{first}'s dtype {tensor.dtype}")
+
+
+def shape_text(layouts: list[Layout], value: Tensor, call: Call) -> str:
+    """What shape was expected: a number of axes, or the sizes and who has set them."""
+    first = layouts[0]
+    if len(layouts) == 1 and not first.has_rank(value.ndim):
+        count = "1 axis" if first.least == 1 else f"{first.least} axes"
+        return f"{'at least ' if first.star is not None else ''}{count} {axes_text(first.axes)}"
+    letters = [axis for layout in layouts for axis in layout.axes]
+    known = [letter for letter in letters if call.sizes.get(letter) is not None]
+    origins = " and ".join(dict.fromkeys(call.origins[letter] for letter in known))
+    text = "shape " + " or ".join(layout.expected(call) for layout in layouts)
+    text += f" as in {origins}" if origins else ""
+    return text + (", or 1 in any axis" if any(any(one.broadcast) for one in layouts) else "")
