@@ -176,6 +176,7 @@ class Transformer(nn.Module):
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, figure 1 and section 3.
 
+    >>> import torch
     >>> config = TransformerConfig(9, d_model=4, num_heads=2, dropout=0.0)
     >>> model = Transformer(config)
     >>> tuple(model(torch.tensor([[3, 4, 5]]), torch.tensor([[1, 6]])).shape)
