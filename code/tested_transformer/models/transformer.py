@@ -1,4 +1,4 @@
-"""The Transformer of 2017: an encoder that reads a sentence, a decoder that writes another."""
+"""The Transformer of 2017: an encoder for the source sequence, a decoder that generates the target."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Decoder(nn.Module):
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], list[Tensor], list[Tensor]]:
-        """Decode: mask hides parts of the target, memory_mask parts of the source."""
+        """Decode: mask is for the target, memory_mask for the source."""
         check_sequence("x", x)
         check_sequence("memory", memory)
         if causal and mask is not None:  # one mask for all layers, made once
@@ -165,11 +165,11 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Read token ids in one language, score every next token in another.
+    """Encode the source, predict every next token of the target.
 
-    Masks are made from the ids: padding is hidden everywhere, and the target never sees its own
-    future. More may be hidden by masks from outside, (L, S) or four axes, True = may attend. A
-    token's position counts the real tokens before it, so padding may stand left or right.
+    Masks are made from the token IDs: padding is masked everywhere, and no target token attends to its
+    future. The caller may mask more, by (L, S) or four axes, True = may attend. A token's position
+    counts the real tokens before it, so padding may stand left or right.
 
     Shapes: source (B, S), target (B, L) -> logits (B, L, V), and the weights of every layer and head
         with return_weights.
@@ -207,22 +207,22 @@ class Transformer(nn.Module):
         memory_mask: Bool[Tensor, "..."] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
-        """Score every next token of every prefix of the target."""
+        """Predict the next token of every prefix of the target."""
         check_ids("source", source, self.config.source_vocab)
         check_ids("target", target, self.config.output_vocab)
         if source.shape[0] != target.shape[0]:
             wanted = f"{source.shape[0]} rows, as the source has"
             raise argument_error(ValueError, "target", f"shape {shape_of(target)}", wanted)
-        read = self.encode(source, mask=source_mask, return_weights=return_weights)
-        memory, seen = read if return_weights else (read, [])
+        answer = self.encode(source, mask=source_mask, return_weights=return_weights)
+        memory, encoder_weights = answer if return_weights else (answer, [])
         visible = combine_masks(self.padding(source), memory_mask)
-        written = self.decode(
+        answer = self.decode(
             target, memory, mask=target_mask, memory_mask=visible, return_weights=return_weights
         )
         if not return_weights:
-            return written
-        logits, weights = written
-        weights.encoder = seen
+            return answer
+        logits, weights = answer
+        weights.encoder = encoder_weights
         return logits, weights
 
     def encode(
@@ -232,7 +232,7 @@ class Transformer(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
-        """Read the source: its memory (B, S, D), from which the decoder writes."""
+        """Encode the source: the memory (B, S, D) that the decoder attends to."""
         check_ids("source", source, self.config.source_vocab)
         x = self.embed(self.source_embedding, source, real_tokens(source, self.config.pad_id))
         mask = combine_masks(self.padding(source), mask)
@@ -248,7 +248,7 @@ class Transformer(nn.Module):
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
-        """Score the next tokens. memory_mask: `padding(source)`, and what else of it is hidden.
+        """Predict the next tokens. memory_mask: `padding(source)`, and what else of it is masked.
 
         With a cache, target is the chunk that follows what the cache has seen; the mask covers all
         of it, (L, everything so far).
@@ -274,7 +274,7 @@ class Transformer(nn.Module):
         return embedding(ids, position_ids(real)[:, -ids.shape[1] :], real.shape[1])
 
     def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
-        """The mask that hides padding; None if no token is padding."""
+        """The padding mask; None if no token is padding."""
         pad_id = self.config.pad_id
         return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
 
@@ -283,10 +283,10 @@ class Transformer(nn.Module):
         return DecoderCache(self.config.num_decoder_layers, capacity=capacity)
 
     def reset_parameters(self) -> None:
-        """Draw the weights again: Glorot's uniform matrices, zero biases, embeddings of size 1/sqrt(D).
+        """Initialize the weights: Glorot's uniform matrices, zero biases, normal embeddings.
 
-        The table times sqrt(D) has unit variance. With the norm_placement "deepnorm" the matrices start smaller
-        where DeepNorm says so.
+        Embeddings have a standard deviation of 1/sqrt(D), so that times sqrt(D) their variance is 1. With
+        norm_placement="deepnorm" matrices start smaller where DeepNorm says so.
         """
         stacks = self.encoder, self.decoder
         for stack, (_, beta) in zip(stacks, stack_constants(self.config), strict=True):
