@@ -19,8 +19,10 @@ from tested_transformer.models.transformer import TransformerConfig
 from tested_transformer.specs import SPECS
 from tested_transformer.specs.attention.spec import allowed_in
 from tested_transformer.specs.attention.spec import grouped as has_grouped_heads
-from tested_transformer.specs.judge import Case, Mutant, Spec, judge
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.mistakes import Mutant
 from tested_transformer.specs.model.spec import named_shapes
+from tested_transformer.specs.spec import Case, Spec
 
 # --- Narrowing ------------------------------------------------------------------------------------
 

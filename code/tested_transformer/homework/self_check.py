@@ -12,7 +12,7 @@ from .hunts import HuntVerdict, judge_hunt
 from .submissions.forbidden import not_allowed
 from .tasks import Hunt
 
-__all__ = ["check"]
+
 
 
 def check(name: str, function: Any) -> Verdict | HuntVerdict | NotAllowed:

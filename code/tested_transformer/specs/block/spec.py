@@ -14,8 +14,11 @@ from ...layers.norms import LayerNorm
 from ...layers.resi_dual import ResiDual, ResiDualStack
 from ...layers.residual import NORM_PLACEMENTS, Residual
 from ...layers.stack import Stack
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, Wiring
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
+from .mutants import Wiring
 
 STATEMENT = """N sublayers f_n(x) = tanh(x w[n]), wired around N norms, LayerNorm(x) gain[n].
 x (L, D), w (N, D, D), gain (N + 1, D), norm_placement, *, alpha=1.0, dropout=0.0 -> (L, D).
@@ -63,8 +66,7 @@ def _norm(gain: Tensor) -> LayerNorm:
     return norm
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(
         label, norm_placement, length, width, depth, dtype=torch.float64, **given: Any
@@ -139,8 +141,6 @@ def _one_way_out(case: Case) -> bool:
 
 
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "the end is normalized",
         "What leaves a stack has passed a norm last: in post-norm the layer's, in pre-norm its own.",
@@ -165,7 +165,6 @@ CHECKS = (
         _thunder,
         when=lambda case: case.arguments.get("alpha") == LOUD,
     ),
-    EQUAL,
 )
 
 
@@ -179,6 +178,6 @@ BLOCK = Spec(
     baseline=Wiring(),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=7,
 )

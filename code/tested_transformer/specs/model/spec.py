@@ -15,8 +15,10 @@ from ... import reference
 from ...errors import argument_error, shape_of
 from ...models.convert import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
 
 STATEMENT = """The Transformer of figure 1: an encoder, a decoder and an output layer, from token ids to logits.
 A module class(config), config being a TransformerConfig; forward takes source (B, S) and target (B, L)
@@ -159,8 +161,7 @@ def drawn_weights(rng: np.random.Generator, config: TransformerConfig) -> np.nda
 
 
 @lru_cache(maxsize=4)  # the reference remembers its answers with the cases
-def _cases(seed: int) -> tuple[Case, ...]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> tuple[Case, ...]:
 
     def case(label, source, target, dtype=torch.float64, **changes) -> Case:
         """Source and target: the lengths of the sentences of the batch, the longest one first."""
@@ -338,8 +339,6 @@ def _tied(run: Run, case: Case) -> Problem | None:
 
 
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "dropout rests in evaluation",
         "After module.eval() the same sentences must give the same logits, call after call.",
@@ -401,7 +400,6 @@ CHECKS = (
         _logits,
         when=_exact,
     ),
-    EQUAL,
 )
 
 
@@ -413,7 +411,7 @@ MODEL = Spec(
     baseline=torch_model,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     read=read,
     chapter=9,
