@@ -41,11 +41,11 @@ class Wiring:
         """x + f(norm(x))."""
         return self.add(x, find(norm(x, gain)), dropout), total
 
-    def deep(self, x, total, gain, find, alpha, dropout):
+    def deepnorm(self, x, total, gain, find, alpha, dropout):
         """norm(alpha x + f(x))."""
         return norm(self.add(alpha * x, find(x), dropout), gain), total
 
-    def dual(self, x, total, gain, find, alpha, dropout):
+    def resi_dual(self, x, total, gain, find, alpha, dropout):
         """Post, and the sum beside it; the dropout is the same in both."""
         change = self.add(torch.zeros_like(x), find(x), dropout)
         return norm(x + change, gain), self.next_total(x, total, change)
@@ -101,12 +101,12 @@ class NoFinalNorm(Wiring):
 
 
 class AlphaOnTheSublayer(Wiring):
-    def deep(self, x, total, gain, find, alpha, dropout):
+    def deepnorm(self, x, total, gain, find, alpha, dropout):
         return norm(self.add(x, alpha * find(x), dropout), gain), total
 
 
 class AlphaForgotten(Wiring):
-    deep = Wiring.post
+    deepnorm = Wiring.post
 
 
 class TotalOfTheStream(Wiring):

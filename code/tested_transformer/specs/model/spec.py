@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...errors import argument_error, shape_of
+from ...models.convert import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
 from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
 from .mutants import MUTANTS
@@ -129,7 +130,7 @@ def slow(source, target, weights, config):
 def torch_model(source: Tensor, target: Tensor, weights: Tensor, config: Any) -> Tensor:
     """The baseline: torch's nn.Transformer between our embedding and output layer."""
     ours = made(Transformer, weights, config)
-    theirs, length = ours.to_torch(), target.shape[1]
+    theirs, length = transformer_to_torch(ours), target.shape[1]
     x, y = (
         embedding(ids, torch.arange(ids.shape[1]).expand_as(ids), ids.shape[1])
         for ids, embedding in ((source, ours.source_embedding), (target, ours.target_embedding))
@@ -294,7 +295,7 @@ def _own_weights(run: Run, case: Case) -> Problem | None:
 
 def _last_layer(run: Run, case: Case) -> Problem | None:
     words = other_words(case.arguments["source"], case, case.arguments["config"].source_vocab)
-    last = f"encoder.layers.{_layers(case, 'encoder') - 1}.feed_forward.narrow.weight"
+    last = f"encoder.layers.{_layers(case, 'encoder') - 1}.feed_forward.down_proj.weight"
     for number in range(_layers(case, "decoder")):
         listens = f"decoder.layers.{number}.cross_attention.output"
 
