@@ -16,10 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tested_transformer.homework.marking.mark.files import write_whole
-
 from chapters import ROOT
 from tested_transformer.homework.assignments import assignment, assignment_names
+from tested_transformer.homework.marking.files import write_whole
 from tested_transformer.homework.tasks import Assignment
 
 COURSE = ROOT / "homework"
