@@ -16,10 +16,7 @@ from ..specs.own_code import NoSource, at_margin, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
-LABELS = {
-    "checked",
-    "mistake",
-}  # decorators that say something of the code below them, and are none of it
+LABELS = {"checked", "mistake"}  # decorators that say or check something of the code below them
 SENTENCE_END = re.compile(r"""[.!?:]["')`]*$""")
 
 
@@ -57,7 +54,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are; `doc=True` keeps everything. `@checked` and `@mistake` are left out: they are none of the code.
+    are, without the decorators that only label or check it (`LABELS`); `doc=True` keeps everything.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -68,8 +65,9 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = without_labels(source_of(thing))
-        blocks.append((place_of(thing), source if doc else first_sentences(source)))
+        source = source_of(thing)
+        shown = source if doc else first_sentences(without_labels(source))
+        blocks.append((place_of(thing), shown))
     return Listing(blocks)
 
 

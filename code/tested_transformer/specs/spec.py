@@ -47,6 +47,10 @@ class Case:
         """Whether an array has no numbers: no keys, no rows."""
         return any(isinstance(a, np.ndarray) and not a.size for a in self.arguments.values())
 
+    def rounding(self, terms: int) -> float:
+        """What rounding can do to a sum of `terms` numbers below 1."""
+        return 2 * (terms + 2) * torch.finfo(self.dtype).eps
+
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, np.ndarray):
             return argument
@@ -267,6 +271,11 @@ def _equal(run: Run, case: Case) -> Problem | None:
 def _untouched(run: Run, case: Case) -> Problem | None:
     changed = run.outcome(case).changed
     return changed and Problem(f"`{changed}` as it was", f"`{changed}` changed in place")
+
+
+def finite(run: Run, case: Case) -> Problem | None:
+    """The test of a check that no number is NaN or infinite."""
+    return None if np.isfinite(run.value(case)).all() else Problem("finite numbers", "NaN or inf")
 
 
 def _shape(run: Run, case: Case) -> Problem | None:

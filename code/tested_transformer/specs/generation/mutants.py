@@ -6,7 +6,7 @@ import torch
 
 from ...data import EOS, PAD
 from ...functional.masks import causal_mask, combine_masks
-from ...models.transformer import final_norm, position_ids
+from ...layers.blocks import position_ids
 from ..mistakes import mistake
 
 # --- Temperature ----------------------------------------------------------------------------------
@@ -551,9 +551,8 @@ class Remembering:
         embedding = model.embedding if self.memory is None else model.target_embedding
         x = embedding(tokens, self.places(real, length), real.shape[1])
         if self.memory is None:
-            for layer, kept in zip(model.layers, self.cache.layers, strict=True):
-                x = layer(x, mask=mask, cache=kept.own)[0]
-            x = final_norm(model.norm, x, None)
+            caches = [layer.own for layer in self.cache.layers]
+            x, _ = model.layers(x, norm=model.norm, caches=caches, mask=mask)
         else:
             x = model.decoder(x, self.memory, mask=mask, memory_mask=self.visible, causal=False,
                               cache=self.cache)  # fmt: skip

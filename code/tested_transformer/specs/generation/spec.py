@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...data import BOS, EOS, PAD
-from ...models.language_model import LanguageModel
+from ...models.language_model import LanguageModel, LanguageModelConfig
 from ...models.transformer import Transformer, TransformerConfig
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
@@ -639,15 +639,17 @@ def one_pass(source, config, seed, chunks, moves) -> np.ndarray:
 
 def _decoding_cases(rng: np.random.Generator) -> list[Case]:
     small = {
-        "d_model": 6, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2, "d_ff": 8,
-        "dropout": 0.2, "max_length": 16,
+        "d_model": 6, "num_heads": 2, "d_ff": 8, "dropout": 0.2, "max_length": 16,
     }  # fmt: skip
 
     seed = int(rng.integers(2**31))
 
     def case(label, lengths, sizes, *, source=None, moves=None, same=False, **changes) -> Case:
         """lengths: of the first chunk's rows, padded on the left. source: lengths, padded right."""
-        config = TransformerConfig(11, **small | changes)
+        config = LanguageModelConfig(11, num_layers=2, **small | changes)
+        if source is not None:
+            layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+            config = TransformerConfig(11, **layers, **small | changes)
         first = rng.integers(3, 11, size=(len(lengths), sizes[0]))
         for row, length in zip(first, lengths, strict=True):
             row[: sizes[0] - length] = PAD

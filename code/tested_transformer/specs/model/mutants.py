@@ -24,13 +24,13 @@ class ModelSteps(Transformer):
         written = written & self.past(target.shape[1])
         x, outputs = self.embed(source, self.source_embedding), []
         for layer in self.encoder.layers:
-            x, _, _ = layer(self.enter(x), mask=words)
+            x = layer(self.enter(x), mask=words)
             outputs.append(self.leave(self.encoder, x))
         y = self.embed(target, self.target_embedding)
         for number, layer in enumerate(self.decoder.layers):
             y = self.enter(y)
             memory, mask = self.memory(outputs, number, y, words, written)
-            y, _, _ = layer(y, memory, mask=written, memory_mask=mask, causal=False)
+            y = layer(y, memory, mask=written, memory_mask=mask, causal=False)
         return self.answer(self.leave(self.decoder, y))
 
     def read_padding(self, ids):

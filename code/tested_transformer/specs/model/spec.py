@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...errors import argument_error, shape_of
+from ...models.convert import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
@@ -131,7 +132,7 @@ def slow(source, target, weights, config):
 def torch_model(source: Tensor, target: Tensor, weights: Tensor, config: Any) -> Tensor:
     """The baseline: torch's nn.Transformer between our embedding and output layer."""
     ours = made(Transformer, weights, config)
-    theirs, length = ours.to_torch(), target.shape[1]
+    theirs, length = transformer_to_torch(ours), target.shape[1]
     x, y = (
         embedding(ids, torch.arange(ids.shape[1]).expand_as(ids), ids.shape[1])
         for ids, embedding in ((source, ours.source_embedding), (target, ours.target_embedding))
