@@ -13,8 +13,6 @@ from .submissions.forbidden import not_allowed
 from .tasks import Hunt
 
 
-
-
 def check(name: str, function: Any) -> Verdict | HuntVerdict | NotAllowed:
     """Judge a try at a task or a bug hunt of the homework, as the grader will, but with its own cases.
 
