@@ -1,23 +1,15 @@
-"""Every exercise of every chapter: a right answer passes, an empty one is no mistake.
+"""Every exercise of every chapter: its solution in the chapter passes, an empty one is no mistake.
 
-The right answers stand in test_exercises_chNN.py, written apart from the package; what is special to
-a chapter is tested there, and test_specs.py holds the usual mistakes.
+What is special to a chapter is tested in test_exercises_chNN.py; test_specs.py holds the usual mistakes.
 """
-
-import importlib
-from pathlib import Path
 
 import pytest
 
+from solutions import chapter_solutions
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.specs.judge import judge
 
-CHAPTERS = sorted(path.stem for path in Path(__file__).parent.glob("test_exercises_ch*.py"))
-SOLUTIONS = {
-    name: solution
-    for chapter in CHAPTERS
-    for name, solution in importlib.import_module(chapter).SOLUTIONS.items()
-}
+SOLUTIONS = chapter_solutions()
 
 
 class Unwritten:

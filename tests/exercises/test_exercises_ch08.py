@@ -1,41 +1,15 @@
-"""The exercises of chapter 8: a right answer passes, the usual mistakes are named."""
+"""What is special to the exercises of chapter 8."""
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from solutions import chapter_solutions
 from tested_transformer import FeedForward, MultiHeadAttention, check
 
-
-def feed_forward(x, w_up, b_up, w_down, b_down):
-    return (x @ w_up + b_up).relu() @ w_down + b_down
-
-
-def dead_units(x, w_up, b_up):
-    return (x @ w_up + b_up).flatten(0, -2).amax(0) <= 0
-
-
-def swiglu(x, w_gate, w_up, w_down):
-    gate = x @ w_gate
-    return (gate * gate.sigmoid() * (x @ w_up)) @ w_down
-
-
-def remember(keys, values):
-    count, width = keys.shape
-    return keys.T, keys.new_full((count,), 1 - width), values, values.new_zeros(values.shape[1])
-
-
-def ffn_share(length, d_model, d_ff):
-    return d_ff / (d_ff + 2 * d_model + length)
-
-
-SOLUTIONS = {
-    "ch08.feed_forward": feed_forward,
-    "ch08.dead_units": dead_units,
-    "ch08.swiglu": swiglu,
-    "ch08.remember": remember,
-    "ch08.ffn_share": ffn_share,
-}
+SOLUTIONS = chapter_solutions()
+remember = SOLUTIONS["ch08.remember"]
+ffn_share = SOLUTIONS["ch08.ffn_share"]
 
 
 def test_a_memory_may_spend_more_units_than_facts():

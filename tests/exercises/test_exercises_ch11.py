@@ -1,61 +1,15 @@
-"""The exercises of chapter 11: a right answer passes, the usual mistakes are named."""
-
-import math
+"""What is special to the exercises of chapter 11."""
 
 import pytest
 import torch
 
+from solutions import chapter_solutions
 from tested_transformer import LanguageModel, LanguageModelConfig, check
 
-
-def temperature_for(gap, p):
-    return gap / math.log(p / (1 - p))
-
-
-def top_p(logits, p):
-    kept = torch.full_like(logits, -torch.inf)
-    for row, scores in enumerate(logits):
-        probability = scores.softmax(-1)
-        order = probability.argsort(descending=True)
-        count = int((probability[order].cumsum(0) < p).sum()) + 1
-        kept[row, order[:count]] = scores[order[:count]]
-    return kept
-
-
-def log_probability(logits, words):
-    gained = torch.gather(logits - logits.logsumexp(-1, keepdim=True), 2, words[..., None])
-    return (gained.squeeze(-1) * (words != 0)).sum(1)
-
-
-def greedy_fails(vocab, ratio):
-    gap = (vocab / ratio - 1) / (2 * vocab)
-    first = torch.full((vocab,), 1 / vocab - gap / vocab, dtype=torch.float64)
-    first[0] += gap
-    second = torch.full((vocab, vocab), 1 / vocab, dtype=torch.float64)
-    second[1] = torch.eye(vocab, dtype=torch.float64)[0]
-    return first, second
-
-
-def beam_step(scores, logits):
-    total = scores.unsqueeze(1) + logits.log_softmax(1)
-    best, places = total.view(-1).topk(len(scores))
-    beams = torch.div(places, logits.shape[1], rounding_mode="floor")
-    return beams, places - beams * logits.shape[1], best
-
-
-def cache_bytes(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
-    width = d_model // num_heads * num_kv_heads
-    return num_layers * 2 * width * tokens * batch * bits // 8
-
-
-SOLUTIONS = {
-    "ch11.temperature_for": temperature_for,
-    "ch11.top_p": top_p,
-    "ch11.log_probability": log_probability,
-    "ch11.greedy_fails": greedy_fails,
-    "ch11.beam_step": beam_step,
-    "ch11.cache_bytes": cache_bytes,
-}
+SOLUTIONS = chapter_solutions()
+top_p = SOLUTIONS["ch11.top_p"]
+greedy_fails = SOLUTIONS["ch11.greedy_fails"]
+cache_bytes = SOLUTIONS["ch11.cache_bytes"]
 
 
 def test_equally_likely_words_may_stay_in_any_order():

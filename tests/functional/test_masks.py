@@ -13,14 +13,16 @@ from torch.nn import functional
 from tested_transformer import SelfAttention, attention
 from tested_transformer.functional import masks
 from tested_transformer.specs import SPECS, judge, pitfall
-from tested_transformer.specs.masks.spec import MASK_SPECS, MASKED_SOFTMAX, textbook
+from tested_transformer.specs.masks import spec as masks_spec
+from tested_transformer.specs.masks.spec import MASKED_SOFTMAX, textbook
+from tested_transformer.specs.spec import specs_in
 
 SIZES = st.integers(0, 7)
 FEW = settings(max_examples=30)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("spec", MASK_SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", specs_in(masks_spec), ids=lambda spec: spec.name)
 def test_the_package_passes(spec, seed):
     verdict = judge(spec, getattr(masks, spec.name), seed=seed)
     assert verdict.passed, verdict

@@ -28,7 +28,8 @@ from tested_transformer.functional.scoring import (
 )
 from tested_transformer.layers.scoring import AdditiveAttention, BilinearAttention
 from tested_transformer.specs import judge
-from tested_transformer.specs.scoring.spec import SCORING
+from tested_transformer.specs.scoring import spec as scoring_spec
+from tested_transformer.specs.spec import specs_in
 
 IMPLEMENTATIONS = {
     "additive scores": additive_scores,
@@ -49,7 +50,7 @@ def normal(*shape, seed=0, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("spec", SCORING, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", specs_in(scoring_spec), ids=lambda spec: spec.name)
 def test_implementations_and_baselines_pass(spec, seed):
     for candidate in (IMPLEMENTATIONS[spec.name], spec.baseline):
         verdict = judge(spec, candidate, seed=seed)

@@ -15,6 +15,7 @@ from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.submissions.reading import read_submission
 from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import Task
+from tested_transformer.reader.show import without_labels
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = Path(__file__).parent / "submissions"
@@ -100,7 +101,7 @@ def mistaken(name: str) -> dict[str, tuple[str, Expected]]:
     made = {}
     for task in assignment(name).coded:
         for mutant in task.spec.mutants if isinstance(task, Task) else ():
-            module = inspect.getsource(inspect.getmodule(mutant.candidate))
+            module = without_labels(inspect.getsource(inspect.getmodule(mutant.candidate)))
             code = needed_for(module, mutant.candidate.__name__)
             code += f"\n\n{task.function} = {mutant.candidate.__name__}\n"
             expected = Expected({task.name: 0.0}, {task.name: "wrong"}, mistake=mutant.name)

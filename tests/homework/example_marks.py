@@ -25,7 +25,7 @@ def task(name: str, points: int) -> Task:
 
 
 def mutant(name: str, symptom: str) -> Mutant:
-    return Mutant(name, None, "equal", symptom, "its cause", "made for this book", 3)
+    return Mutant(name, None, "equal", "its cause", symptom, chapter=3)
 
 
 MUTANTS = (

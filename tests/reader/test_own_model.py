@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import linecache
 import os
 import re
@@ -19,6 +18,7 @@ import torch
 
 from chapters import chapter_paths
 from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
+from solutions import chapter_solutions
 from tested_transformer import (
     OwnTransformer,
     Parts,
@@ -38,14 +38,7 @@ from tested_transformer.specs.own_code import is_books
 from tested_transformer.training.trainer import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = sorted({f"test_exercises_{name.split('.')[0]}" for name in PART_EXERCISES})
-sys.path.insert(0, str(ROOT / "tests" / "exercises"))  # where the solutions are
-SOLUTIONS = {
-    name: solution
-    for chapter in CHAPTERS
-    for name, solution in importlib.import_module(chapter).SOLUTIONS.items()
-    if name in PART_EXERCISES
-}
+SOLUTIONS = {n: s for n, s in chapter_solutions().items() if n in PART_EXERCISES}
 FIRST_CHOICES = [part.exercise for part in PARTS]
 
 

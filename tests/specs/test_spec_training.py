@@ -11,12 +11,13 @@ from torch.nn import functional
 from tested_transformer.data import Pair, Vocabulary, make_batch
 from tested_transformer.specs import pitfall
 from tested_transformer.specs.judge import judge
+from tested_transformer.specs.spec import specs_in
+from tested_transformer.specs.training import spec as spec_of_training
 from tested_transformer.specs.training.spec import (
     EVALUATION,
     ONE_CYCLE_RATE,
     PAPER_RATE,
     TEACHER_FORCING,
-    TRAINING_SPECS,
     TRAINING_STEP,
     TinyModel,
     slow_gradient,
@@ -150,7 +151,7 @@ def test_a_pitfall_of_every_part_has_its_name():
         "eval without no_grad",
     ]  # fmt: skip
     assert all(pitfall(name).chapter == 10 for name in names)
-    assert all(spec.chapter == 10 for spec in TRAINING_SPECS)
+    assert all(spec.chapter == 10 for spec in specs_in(spec_of_training))
 
 
 def test_the_root_of_512():

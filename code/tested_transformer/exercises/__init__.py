@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from . import ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch15
+from importlib import import_module
+from pkgutil import iter_modules
+
+CHAPTERS = sorted(
+    each.name for each in iter_modules(__path__)
+)  # a module of a chapter lists EXERCISES
 
 EXERCISES = {
     spec.name: spec
-    for chapter in (ch01, ch02, ch03, ch04, ch05, ch06, ch07, ch08, ch09, ch10, ch11, ch15)
-    for spec in chapter.EXERCISES
+    for chapter in CHAPTERS
+    for spec in import_module(f"{__name__}.{chapter}").EXERCISES
 }

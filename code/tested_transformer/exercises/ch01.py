@@ -16,7 +16,7 @@ from ..specs.attention.spec import narrowed
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.self_attention.spec import SELF_ATTENTION
-from ..specs.spec import EQUAL, SHAPE, Case, Check, Run, Spec
+from ..specs.spec import EQUAL, SHAPE, Case, Check, Run, Spec, finite
 
 # --- 1.1: the weights of one query ----------------------------------------------------------------
 
@@ -110,11 +110,7 @@ WEIGHTS = Spec(
         Check(
             "no overflow",
             "The exponential overflows: torch.softmax subtracts the largest score first.",
-            lambda run, case: (
-                None
-                if np.isfinite(run.value(case)).all()
-                else Problem("finite numbers", "NaN or inf")
-            ),
+            finite,
         ),
         Check("the weights share out 1", "None is negative and together they are 1.", _sums_to_one),
     ),

@@ -1,55 +1,24 @@
 """For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
 
-from ..errors import argument_error
-from .alibi.spec import ALIBI_SPECS
-from .attention.spec import ATTENTION
-from .block.spec import BLOCK
-from .cache.spec import CACHE
-from .compare import Problem
-from .feed_forward.spec import FEED_FORWARD, SWIGLU
-from .generation.spec import GENERATION_SPECS
-from .judge import Verdict, judge
-from .losses.spec import CROSS_ENTROPY
-from .masks.spec import MASK_SPECS
-from .mistakes import Mutant, mistake, mistakes, mistakes_in
-from .model.spec import MODEL
-from .multi_head.spec import MULTI_HEAD
-from .norms.spec import NORM_SPECS
-from .online_softmax.spec import ONLINE_SPECS
-from .positions.spec import POSITIONS
-from .rotary.spec import ROTARY_SPECS
-from .scaling.spec import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
-from .scoring.spec import SCORING
-from .self_attention.spec import SELF_ATTENTION
-from .spec import Case, Check, Run, Spec
-from .training.spec import TRAINING_SPECS
+from importlib import import_module
+from pkgutil import iter_modules
 
-SPECS = {
-    spec.name: spec
-    for spec in (
-        ATTENTION,
-        SELF_ATTENTION,
-        SOFTMAX,
-        SOFTMAX_JACOBIAN,
-        SCALED_SCORES,
-        *SCORING,
-        *MASK_SPECS,
-        *POSITIONS,
-        *ROTARY_SPECS,
-        *ALIBI_SPECS,
-        MULTI_HEAD,
-        CACHE,
-        *NORM_SPECS,
-        BLOCK,
-        FEED_FORWARD,
-        SWIGLU,
-        MODEL,
-        CROSS_ENTROPY,
-        *TRAINING_SPECS,
-        *GENERATION_SPECS,
-        *ONLINE_SPECS,
-    )
-}
+from ..errors import argument_error
+from .compare import Problem
+from .judge import Verdict, judge
+from .mistakes import Mutant, mistake, mistakes, mistakes_in
+from .spec import Case, Check, Run, Spec, specs_in
+
+
+def _discovered() -> dict[str, Spec]:
+    """The Specs of every folder here, in the order of the chapters."""
+    families = [each.name for each in iter_modules(__path__) if each.ispkg]
+    modules = [import_module(f"{__name__}.{family}.spec") for family in families]
+    every = [spec for module in modules for spec in specs_in(module)]
+    return {spec.name: spec for spec in sorted(every, key=lambda spec: spec.chapter)}
+
+
+SPECS = _discovered()
 
 
 def pitfall(name: str) -> Mutant:

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -45,6 +46,10 @@ class Case:
     def is_empty(self) -> bool:
         """Whether an array has no numbers: no keys, no rows."""
         return any(isinstance(a, np.ndarray) and not a.size for a in self.arguments.values())
+
+    def rounding(self, terms: int) -> float:
+        """What rounding can do to a sum of `terms` numbers below 1."""
+        return 2 * (terms + 2) * torch.finfo(self.dtype).eps
 
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, np.ndarray):
@@ -157,6 +162,11 @@ class Spec:
         return float(np.max(far, initial=0.0, where=np.isfinite(expected)))
 
 
+def specs_in(module: ModuleType) -> list[Spec]:
+    """The Specs that a module defines, in its order."""
+    return [each for each in vars(module).values() if isinstance(each, Spec)]
+
+
 # The reference is slow, and every candidate and mutant is compared with it.
 _EXPECTED: WeakKeyDictionary[Case, tuple[np.ndarray, float]] = WeakKeyDictionary()
 
@@ -261,6 +271,11 @@ def _equal(run: Run, case: Case) -> Problem | None:
 def _untouched(run: Run, case: Case) -> Problem | None:
     changed = run.outcome(case).changed
     return changed and Problem(f"`{changed}` as it was", f"`{changed}` changed in place")
+
+
+def finite(run: Run, case: Case) -> Problem | None:
+    """The test of a check that no number is NaN or infinite."""
+    return None if np.isfinite(run.value(case)).all() else Problem("finite numbers", "NaN or inf")
 
 
 def _shape(run: Run, case: Case) -> Problem | None:

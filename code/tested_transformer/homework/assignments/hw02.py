@@ -13,19 +13,13 @@ from ... import reference
 from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
-from ...specs.spec import SHAPE, Case, Check, Run, Spec
+from ...specs.spec import SHAPE, Case, Check, Run, Spec, finite
 from ..tasks import Assignment, Hunt, Task, Written
 
 
 def _slack(case: Case, terms: int, size: float = 1.0) -> float:
     """What rounding can do to a softmax of `terms` exponents of this size: it rounds them by eps size."""
     return 2 * (terms + 2) * torch.finfo(case.dtype).eps * max(1.0, size)
-
-
-def _finite(run: Run, case: Case) -> Problem | None:
-    if np.isfinite(run.value(case)).all():
-        return None
-    return Problem("finite numbers", "NaN or inf")
 
 
 # --- A window without edges -----------------------------------------------------------------------
@@ -152,7 +146,7 @@ WINDOW = Spec(
     slack=_window_slack,
     cases=_window_cases,
     checks=(
-        Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", _finite),
+        Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", finite),
         Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
         Check(
             "among equal scores the nearest place wins",
@@ -300,7 +294,7 @@ LEVEL = Spec(
             "finite numbers",
             "NaN is 0/0, or the root of a number below 0: worked out in two ways, the same square may "
             "differ in its last digit.",
-            _finite,
+            finite,
         ),
         Check(
             "the keys stay what they were",
@@ -581,7 +575,7 @@ ENTROPY = Spec(
         Check(
             "finite numbers",
             "A weight that is 0, or rounds to 0, adds nothing to the entropy, and its score no slope.",
-            _finite,
+            finite,
         ),
         Check(
             "raising all scores changes nothing",

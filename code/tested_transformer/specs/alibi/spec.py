@@ -169,5 +169,3 @@ being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), i
     build=_build,
     chapter=18,
 )
-
-ALIBI_SPECS = (ALIBI_SLOPES, ALIBI_BIAS)

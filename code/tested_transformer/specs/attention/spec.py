@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ... import reference
 from ..compare import Problem, compare
+from ..masks.spec import textbook as masked_softmax
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import Case, Check, Run, Spec, finite
 from . import mutants
 
 STATEMENT = """attention(query, key, value, ...): softmax(query key^T / sqrt(d), over the allowed keys) value.
@@ -41,8 +40,7 @@ def textbook(query, key, value, *, mask=None, bias=None, causal=False, window=No
     if key_lengths is not None:
         past = torch.arange(keys) >= key_lengths[:, None]
         hidden = hidden | past.view(len(key_lengths), *[1] * (query.ndim - 2), keys)
-    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
-    return weights.nan_to_num(0.0) @ value
+    return masked_softmax(scores, ~hidden) @ value
 
 
 def _cases(rng: np.random.Generator) -> list[Case]:
@@ -121,17 +119,12 @@ def weights_of(run: Run, case: Case) -> np.ndarray:
     return run.value(case, value=np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy())
 
 
-def _eps(case: Case, terms: int) -> float:
-    """What rounding can do to a sum of `terms` numbers below 1."""
-    return 2 * (terms + 2) * torch.finfo(case.dtype).eps
-
-
 def _distribution(run: Run, case: Case) -> Problem | None:
     weights = weights_of(run, case)
     sums, expected = weights.sum(-1), allowed_in(case).any(-1).astype(float)
     if weights.size and weights.min() < 0:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
-    return compare(expected, sums, _eps(case, weights.shape[-1]), "sums of the weights")
+    return compare(expected, sums, case.rounding(weights.shape[-1]), "sums of the weights")
 
 
 def _scale(run: Run, case: Case) -> Problem | None:
@@ -145,7 +138,7 @@ def _scale(run: Run, case: Case) -> Problem | None:
         logs = np.log(weights)
         got = logs[..., :1] - logs
     smallest = max(float(weights.min()), torch.finfo(case.dtype).tiny)
-    slack = _eps(case, a["query"].shape[-1]) / smallest
+    slack = case.rounding(a["query"].shape[-1]) / smallest
     return compare(expected, got, slack, "ln(w_0 / w_j)")
 
 
@@ -276,8 +269,7 @@ CHECKS = (
     Check(
         "no overflow",
         "The softmax overflows. Subtract the row's maximum before the exponential.",
-        lambda run, case: None if np.isfinite(run.value(case)).all()
-        else Problem("finite numbers", "NaN or inf"),
+        finite,
         when=lambda case: not _small(case),
     ),
     Check(

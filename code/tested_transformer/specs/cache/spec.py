@@ -14,6 +14,7 @@ from torch import Tensor
 from ... import reference
 from ...errors import BackendError
 from ...functional.attention import attention
+from ..attention.spec import textbook
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
@@ -210,12 +211,7 @@ class PlainDecoder:
             [torch.cat(pair, 2) for pair in zip(self.kept, new, strict=True)] if self.kept else new
         )
         self.kept = tuple(kept)
-        scores = query @ self.kept[0].mT * query.shape[-1] ** -0.5
-        future = torch.ones_like(scores, dtype=torch.bool).triu(
-            scores.shape[-1] - query.shape[2] + 1
-        )
-        hidden = future if mask is None else future | ~mask
-        return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0) @ self.kept[1]
+        return textbook(query, *self.kept, mask=mask, causal=True)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep these rows."""

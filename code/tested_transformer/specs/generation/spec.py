@@ -764,13 +764,3 @@ DECODING = Spec(
     mutants=mistakes_in(mutants, of="decoding"),
     chapter=11,
 )  # fmt: skip
-
-GENERATION_SPECS = (
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    REPETITION,
-    GREEDY_DECODING,
-    BEAM_SEARCH,
-    DECODING,
-)

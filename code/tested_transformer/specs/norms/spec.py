@@ -15,7 +15,7 @@ from ... import reference
 from ...errors import argument_error
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import Case, Check, Run, Spec, finite
 from . import mutants
 from .mutants import plain_layer_norm, plain_rms_norm
 
@@ -116,11 +116,6 @@ def _affine(run: Run, case: Case) -> Problem | None:
     return compare(wanted, run.value(case), EXACT * (1 + np.abs(wanted).max()))
 
 
-def _finite(run: Run, case: Case) -> Problem | None:
-    value = run.value(case)
-    return None if np.isfinite(value).all() else Problem("finite numbers", "NaN or inf")
-
-
 def _centered(run: Run, case: Case) -> Problem | None:
     means = _bare(run, case).mean(-1, keepdims=True)
     return compare(np.zeros_like(means), means, EXACT, "means")
@@ -198,7 +193,7 @@ SCALE = Check(
 FINITE = Check(
     "no division by zero",
     "A token of equal numbers has no spread: eps keeps the root above 0.",
-    _finite,
+    finite,
 )
 HALF = Check(
     "float16 does not overflow",
@@ -289,4 +284,3 @@ RMS_NORM = Spec(
     build=build,
     chapter=7,
 )
-NORM_SPECS = (LAYER_NORM, RMS_NORM)

@@ -346,5 +346,3 @@ TILED_ATTENTION = Spec(
     read=joined,
     chapter=15,
 )
-
-ONLINE_SPECS = (ONLINE_SOFTMAX, TILED_ATTENTION)

@@ -397,5 +397,3 @@ value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""
     mutants=mistakes_in(mutants, of="relative_attention"),
     chapter=6,
 )
-
-POSITIONS = (SINUSOIDAL_POSITIONS, SHIFT_MATRIX, SEGMENTED_EMBEDDING, RELATIVE_ATTENTION)

@@ -277,5 +277,3 @@ Queries and keys are rotated by the positions of their tokens in the whole seque
     build=lambda candidate, arguments: partial(_decode, candidate),
     chapter=18,
 )
-
-ROTARY_SPECS = (ROTARY, ROTARY_ATTENTION)

@@ -8,21 +8,9 @@ import torch
 from ... import reference
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import Case, Check, Run, Spec, finite
 from . import mutants
 from .mutants import plain_jacobian, plain_scores, plain_softmax
-
-
-def _eps(case: Case, terms: int) -> float:
-    """What rounding can do to a sum of `terms` numbers below 1."""
-    return 2 * (terms + 2) * torch.finfo(case.dtype).eps
-
-
-def _finite(run: Run, case: Case) -> Problem | None:
-    if np.isfinite(run.value(case)).all():
-        return None
-    return Problem("finite numbers", "NaN or inf")
-
 
 # --- The softmax ----------------------------------------------------------------------------------
 
@@ -62,12 +50,12 @@ def _shares(run: Run, case: Case) -> Problem | None:
     if weights.size and weights.min() < 0:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
     sums = weights.sum(-1, keepdims=True)
-    return compare(np.full_like(sums, float(weights.shape[-1] > 0)), sums, _eps(case, 8))
+    return compare(np.full_like(sums, float(weights.shape[-1] > 0)), sums, case.rounding(8))
 
 
 def _shift(run: Run, case: Case) -> Problem | None:
     moved = run.value(case, scores=case.arguments["scores"] + 3.0)
-    return compare(run.value(case), moved, 2 * run.expected(case)[1] + 8 * _eps(case, 1))
+    return compare(run.value(case), moved, 2 * run.expected(case)[1] + 8 * case.rounding(1))
 
 
 def _odds(run: Run, case: Case) -> Problem | None:
@@ -76,7 +64,7 @@ def _odds(run: Run, case: Case) -> Problem | None:
     expected = (scores[..., :1] - scores) / case.arguments["temperature"]
     with np.errstate(divide="ignore", invalid="ignore"):
         got = np.log(weights[..., :1]) - np.log(weights)
-    return compare(expected, got, _eps(case, 4) / max(float(weights.min()), 1e-12))
+    return compare(expected, got, case.rounding(4) / max(float(weights.min()), 1e-12))
 
 
 def _gentle(case: Case) -> bool:
@@ -93,7 +81,7 @@ SOFTMAX_CHECKS = (
     Check(
         "no overflow",
         "exp(710) is already too large for float64. Subtract the maximum of each row first.",
-        _finite,
+        finite,
     ),
     Check(
         "weights are a distribution",
@@ -164,7 +152,7 @@ def _signs(run: Run, case: Case) -> Problem | None:
 
 def _rows_to_zero(run: Run, case: Case) -> Problem | None:
     sums = run.value(case).sum(-1, keepdims=True)
-    return compare(np.zeros_like(sums), sums, _eps(case, 8))
+    return compare(np.zeros_like(sums), sums, case.rounding(8))
 
 
 JACOBIAN_CHECKS = (
@@ -235,7 +223,7 @@ SCORE_CHECKS = (
     Check(
         "no overflow",
         "The scaled score fits into float16, the bare product does not: scale the query first.",
-        _finite,
+        finite,
         when=lambda case: case.dtype == torch.float16,
     ),
     Check(

@@ -11,7 +11,7 @@ import torch
 from ... import reference
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
-from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec, finite
 from . import mutants
 from .mutants import (
     LocalFormula,
@@ -364,11 +364,7 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
         Check(
             "far away it is still a number",
             "All kernels underflow to 0 there, and 0/0 is NaN. A softmax of the exponents is safe.",
-            lambda run, case: (
-                None
-                if np.isfinite(run.value(case)).all()
-                else Problem("finite numbers", "NaN or inf")
-            ),
+            finite,
             when=lambda case: case.label == "far from all points",
         ),
         Check(
@@ -488,5 +484,3 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
     mutants=mistakes_in(mutants, of="local weights"),
     chapter=2,
 )
-
-SCORING = (ADDITIVE, BILINEAR, LOCATION, CONTENT, KERNEL, LOCAL)

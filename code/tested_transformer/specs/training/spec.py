@@ -661,5 +661,3 @@ ONE_CYCLE_RATE = Spec(
     mutants=mistakes_in(mutants, of="one_cycle_rate"),
     chapter=10,
 )
-
-TRAINING_SPECS = (TEACHER_FORCING, TRAINING_STEP, EVALUATION, PAPER_RATE, ONE_CYCLE_RATE)

@@ -1,0 +1,44 @@
+"""The chapters' own solutions: what stands in their folded solution cells, executed."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import re
+from typing import Any
+
+from chapters import chapter_paths, read
+
+CHECKED = re.compile(r'^check\("(ch[\w.]+)", (\w+)\)', re.MULTILINE)
+IMPORTS = ast.Import | ast.ImportFrom
+DEFINITIONS = IMPORTS | ast.FunctionDef | ast.ClassDef
+
+
+@functools.cache
+def chapter_solutions() -> dict[str, Any]:
+    """The solution of every exercise, by the exercise's name, in the order of the book."""
+    found = {}
+    for path in chapter_paths():
+        cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+        space = {"__name__": f"solutions_of_{path.stem}"}
+        for number, cell in enumerate(cells):
+            is_solution = "solution" in cell.metadata.get("tags", [])
+            _execute(
+                cell.source,
+                f"<{path.stem} {number}>",
+                DEFINITIONS if is_solution else IMPORTS,
+                space,
+            )
+            if is_solution:
+                found |= {name: space[answer] for name, answer in CHECKED.findall(cell.source)}
+    return found
+
+
+def _execute(source: str, file: str, kinds: Any, space: dict) -> None:
+    """Execute the statements of these kinds; linecache knows the source, as that of a notebook's cell."""
+    lines = [line for line in source.splitlines(keepends=True) if not line.startswith(("%", "!"))]
+    tree = ast.parse("".join(lines))
+    tree.body = [node for node in tree.body if isinstance(node, kinds)]
+    linecache.cache[file] = len(source), None, lines, file
+    exec(compile(tree, file, "exec"), space)
