@@ -204,7 +204,7 @@ class HeadsReversed(BiasFormula):
 
 
 @mistake(
-    "ALiBi from the top left",
+    "ALiBi's distances from the top left",
     rejected_by="no penalty at no distance",
     symptom="With a cache each new query counts as the first: old keys are the nearest.",
     cause="Queries and keys are both counted from 0; the bias does not know the cache's length.",
