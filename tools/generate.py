@@ -307,7 +307,7 @@ def main() -> None:
         "gallery": gallery(specs, paths),
         "interview": interview(paths),
         "api": api(modules),
-        "course": course([homework.assignment(name) for name in homework.NAMES]),
+        "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),
         "front_picture": front_picture.page(front_picture.look()),
