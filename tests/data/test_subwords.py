@@ -166,7 +166,7 @@ def test_recut_leaves_the_other_side_alone():
         (lambda: Subwords.train(["elf"], 80), TypeError, "sentences: expected a sequence"),
         (lambda: Subwords.train([["elf"]], 2), ValueError, "size: expected at least 3, one a"),
         (lambda: Subwords.train([["elf"]], 8.0), TypeError, "size: expected an int"),
-        (lambda: Subwords("elf"), TypeError, "tokenizer: expected a tokenizers.Tokenizer"),
+        (lambda: Subwords("elf"), TypeError, "tokenizer: expected a Tokenizer"),
     ],
 )
 def test_bad_calls(make, kind, message):
