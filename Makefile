@@ -9,12 +9,12 @@ BIN := $(VENV)/Scripts
 else
 BIN := $(VENV)/bin
 endif
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+INSTALL := $(BIN)/python tools/install.py
 SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf homework test test-fast lab serve refresh clean gpu-compile test-gpu tune-gpu bench-gpu \
+.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next gpu-compile test-gpu tune-gpu bench-gpu \
 	python venv pdf-asked refresh-asked
 .PRECIOUS: $(SITE)  # an interrupted make would delete it, though it is whole
 
@@ -27,6 +27,8 @@ help:
 	@echo "make serve      serve the built site on this machine (PORT=8000)"
 	@echo "make homework   write the assignments: students' versions, and solutions for instructors"
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=\"3 10\" for some)"
+	@echo "make links      ask every outside address that a page links to whether it still answers"
+	@echo "make book-next  build the site without Jupyter Book 1, under a later Sphinx"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
 	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
@@ -66,6 +68,12 @@ homework: $(VENV)/homework.stamp
 refresh: refresh-asked $(VENV)/dev.stamp
 	@$(BIN)/python tools/refresh.py $(CHAPTERS)
 
+links: $(VENV)/book.stamp
+	@$(BIN)/python tools/links.py
+
+book-next: $(VENV)/book.stamp
+	@$(BIN)/python tools/book_next.py
+
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
 gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp
 	@PYTHONPATH=$(VENV)/triton $(BIN)/python tools/gpu_compile.py $(if $(PLAN),--plan)
@@ -96,22 +104,21 @@ venv: python
 	@$(PYTHON) tools/make_venv.py $(VENV)
 
 $(VENV)/book.stamp: requirements.txt pyproject.toml | venv
-	@$(PIP) -r requirements.txt
-	@$(PIP) --no-deps -e .
+	@$(INSTALL) requirements.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.txt $(VENV)/book.stamp
-	@$(PIP) -r requirements-dev.txt
+	@$(INSTALL) requirements-dev.txt
 	@touch $@
 
 $(VENV)/homework.stamp: requirements-homework.txt $(VENV)/book.stamp
-	@$(PIP) -r requirements-homework.txt
+	@$(INSTALL) requirements-homework.txt
 	@touch $@
 
 # Linux only, since Triton is: elsewhere the folder stays empty, and the step says so.
 $(VENV)/gpu.stamp: requirements-gpu.txt $(VENV)/dev.stamp
 	@mkdir -p $(VENV)/triton
-	@if [ "$$(uname -s)" = Linux ]; then $(PIP) --no-deps --upgrade --target $(VENV)/triton -r requirements-gpu.txt; fi
+	@if [ "$$(uname -s)" = Linux ]; then $(INSTALL) requirements-gpu.txt --target $(VENV)/triton; fi
 	@touch $@
 
 # Where node, npm or a network for it is missing, the tests of Lighthouse are skipped and say so.

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from tested_transformer.layers.multi_head import MultiHeadAttention
-from tested_transformer.models.transformer import Transformer
+from tested_transformer.models.convert import transformer_from_torch, transformer_to_torch
 from tested_transformer.positions.sinusoidal import sinusoidal_positions
 
 RESULTS = Path(__file__).parent / "results" / "model.json"
@@ -115,7 +115,7 @@ def model_row(shape: tuple[int, ...], rounds: int) -> dict:
     width, heads, layers, batch, source, target = shape
     torch.manual_seed(0)
     theirs = Peer(width, heads, layers)
-    ours = Transformer.from_torch(theirs.stacks, embedding=theirs.embedding)
+    ours = transformer_from_torch(theirs.stacks, embedding=theirs.embedding)
     ids = [torch.randint(1, WORDS, (batch, length)) for length in (source, target)]
     for row in range(1, batch):
         for sentence in ids:
@@ -133,7 +133,7 @@ def layer_row(shape: tuple[int, ...], rounds: int) -> dict:
     torch.manual_seed(0)
     ours = MultiHeadAttention(width, heads)
     x = torch.randn(batch, length, width)
-    theirs = ours.to_torch()
+    theirs = transformer_to_torch(ours)
 
     class Quiet(nn.Module):  # torch's layer returns weights unless told not to
         def __init__(self) -> None:

@@ -74,7 +74,9 @@ def by_size(trainer: Trainer, split: Split) -> dict:
 def count(trainer: Trainer, pairs: list[Pair]) -> dict:
     """How many numbers are asked, how many are right, and what is said to the first wrong ones."""
     mistakes = wrong(trainer, pairs)
-    said = [{"source": " ".join(m.pair.source), "said": " ".join(m.translation)} for m in mistakes[:4]]
+    said = [
+        {"source": " ".join(m.pair.source), "said": " ".join(m.translation)} for m in mistakes[:4]
+    ]
     return {"asked": len(pairs), "right": len(pairs) - len(mistakes), "mistakes": said}
 
 

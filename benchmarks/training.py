@@ -20,8 +20,9 @@ from torch import nn
 from tested_transformer.analysis.mistakes import find_mistakes
 from tested_transformer.data import Split, single_numbers
 from tested_transformer.experiments.ch10_number_models import number_trainer
-from tested_transformer.models.convert import stack_pairs
-from tested_transformer.models.transformer import Transformer, position_ids
+from tested_transformer.layers.blocks import position_ids
+from tested_transformer.models.convert import stack_pairs, transformer_to_torch
+from tested_transformer.models.transformer import Transformer
 from tested_transformer.training.trainer import Recipe, Trainer
 
 NAME = "training"
@@ -38,7 +39,7 @@ class Peer(nn.Module):
 
     def __init__(self, ours: Transformer) -> None:
         super().__init__()
-        self.config, self.stacks = ours.config, ours.to_torch()
+        self.config, self.stacks = ours.config, transformer_to_torch(ours)
         parts = (ours.source_embedding, ours.target_embedding, ours.output)
         self.source_embedding, self.target_embedding, self.output = copy.deepcopy(parts)
 

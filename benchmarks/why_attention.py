@@ -82,7 +82,11 @@ def by_length(pairs: list[Pair], wrong: list[Mistake]) -> dict[str, float]:
 
 def in_words(mistake: Mistake) -> dict[str, str]:
     """A mistake that people can read."""
-    parts = {"source": mistake.pair.source, "target": mistake.pair.target, "said": mistake.translation}
+    parts = {
+        "source": mistake.pair.source,
+        "target": mistake.pair.target,
+        "said": mistake.translation,
+    }
     return {name: " ".join(words) for name, words in parts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Copies of Hugging Face's MarianMT, BART, mBART and GPT-2, weight by weight, and small random ones."""
+"""Copies of Hugging Face's MarianMT, BART, mBART, GPT-2, Llama, Mistral and MPT, and small random ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 
 PAD = 1
@@ -126,9 +126,9 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
     """A copy as our LanguageModel, in their dtype and mode. Their matrices are stored transposed."""
     c, body = theirs.config, theirs.transformer
     ours = LanguageModel(
-        TransformerConfig(
-            source_vocab=c.vocab_size, d_model=c.n_embd, num_heads=c.n_head,
-            num_decoder_layers=c.n_layer, d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
+        LanguageModelConfig(
+            c.vocab_size, d_model=c.n_embd, num_heads=c.n_head, num_layers=c.n_layer,
+            d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
             norm_placement="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
             max_length=c.n_positions, scale_embedding=False, pad_id=c.pad_token_id,
         )
@@ -156,4 +156,96 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
         for mine, yours in pairs:
             mine.weight.copy_(yours.weight)
             mine.bias.copy_(yours.bias)
+    return ours
+
+
+# --- Llama, Mistral, MPT --------------------------------------------------------------------------
+
+
+def small_llama(kind: str = "llama", **changes: Any) -> nn.Module:
+    """A Llama or a Mistral with random weights: grouped heads, a head size of its own, rotary."""
+    config, model = {
+        "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
+        "mistral": (hf.MistralConfig, hf.MistralForCausalLM),
+    }[kind]
+    options = {
+        "vocab_size": 17, "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "pad_token_id": PAD,
+        "max_position_embeddings": 40, "bos_token_id": 0, "eos_token_id": 2,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    theirs = model(config(**options | changes, attn_implementation="eager"))
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return theirs.eval()
+
+
+def from_llama(theirs: nn.Module, pad_id: int | None = None) -> LanguageModel:
+    """A copy as our LanguageModel, in their dtype and mode."""
+    c, body = theirs.config, theirs.model
+    ours = LanguageModel(
+        LanguageModelConfig(
+            c.vocab_size, d_model=c.hidden_size, num_heads=c.num_attention_heads,
+            num_kv_heads=c.num_key_value_heads, d_head=c.head_dim, num_layers=c.num_hidden_layers,
+            d_ff=c.intermediate_size, dropout=0.0, activation="swiglu", bias=False,
+            norm_placement="pre", norm="rms", norm_eps=c.rms_norm_eps, positions="rotary",
+            position_layout="halves", scale_embedding=False, tied_output=c.tie_word_embeddings,
+            window=getattr(c, "sliding_window", None), pad_id=pad_id,
+        )
+    ).to(theirs.dtype).train(theirs.training)  # fmt: skip
+    pairs = [(ours.embedding.table, body.embed_tokens), (ours.norm, body.norm)]
+    pairs.append((ours.output, theirs.lm_head))
+    for layer, twin in zip(ours.layers, body.layers, strict=True):
+        norms = [twin.input_layernorm, twin.post_attention_layernorm]
+        pairs += zip([each.norm for each in layer.residuals], norms, strict=True)
+        for part, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
+            pairs.append((getattr(layer.attention, part), getattr(twin.self_attn, f"{name}_proj")))
+        for part in ("up_proj", "gate_proj", "down_proj"):
+            pairs.append((getattr(layer.feed_forward, part), getattr(twin.mlp, part)))
+    return _copied(ours, pairs)
+
+
+def small_mpt(**changes: Any) -> nn.Module:
+    """An MPT with random weights: ALiBi, no biases."""
+    options = {
+        "vocab_size": 17, "d_model": 12, "n_heads": 4, "n_layers": 3,
+        "max_seq_len": 40, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD,
+    }  # fmt: skip
+    theirs = hf.MptForCausalLM(hf.MptConfig(**options | changes))
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return theirs.eval()
+
+
+def from_mpt(theirs: nn.Module, pad_id: int | None = None) -> LanguageModel:
+    """A copy as our LanguageModel, in their dtype and mode."""
+    c, body = theirs.config, theirs.transformer
+    ours = LanguageModel(
+        LanguageModelConfig(
+            c.vocab_size, d_model=c.d_model, num_heads=c.n_heads, num_layers=c.n_layers,
+            d_ff=4 * c.d_model, dropout=0.0, activation="gelu", bias=False,
+            norm_placement="pre", norm_eps=c.layer_norm_epsilon, positions="alibi",
+            scale_embedding=False, pad_id=pad_id,
+        )
+    ).to(theirs.dtype).train(theirs.training)  # fmt: skip
+    pairs = [(ours.embedding.table, body.wte), (ours.norm, body.norm_f)]
+    for layer, twin in zip(ours.layers, body.blocks, strict=True):
+        norms = [twin.norm_1, twin.norm_2]
+        pairs += zip([each.norm for each in layer.residuals], norms, strict=True)
+        pairs.append((layer.attention.output, twin.attn.out_proj))
+        pairs += [(layer.feed_forward.up_proj, twin.ffn.up_proj)]
+        pairs += [(layer.feed_forward.down_proj, twin.ffn.down_proj)]
+        heads = [layer.attention.query, layer.attention.key, layer.attention.value]
+        with torch.no_grad():
+            for linear, weight in zip(heads, twin.attn.Wqkv.weight.chunk(3), strict=True):
+                linear.weight.copy_(weight)
+    return _copied(ours, pairs)
+
+
+@torch.no_grad()
+def _copied(ours: nn.Module, pairs: list[tuple[nn.Module, nn.Module]]) -> nn.Module:
+    """Our model with the weights of theirs; no module of these families has a bias."""
+    for mine, yours in pairs:
+        assert getattr(mine, "bias", None) is None
+        mine.weight.copy_(yours.weight)
     return ours

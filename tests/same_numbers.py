@@ -55,6 +55,24 @@ def assert_same_numbers(
     return report
 
 
+def assert_float32_same(
+    ours: Callable[[torch.dtype], Groups], theirs: Callable[[torch.dtype], Groups]
+) -> None:
+    """For models that go through float32 whatever they are given (norms, softmax, angles of Llama).
+
+    The truth is ours in float64, whose formulas others are held to; theirs in float32 errs at most
+    2 x ours + 4 eps x the largest number, "ours" being the worst of three runs as above.
+    """
+    right, runs = ours(torch.float64), [rounded(ours, draw) for draw in (None, 0, 1)]
+    truth = {name: flat(group) for name, group in right.items()}
+    size = {name: largest(numbers) for name, numbers in truth.items()}
+    plain = max(largest(flat(run[n]) - truth[n]) / size[n] for run in runs for n in truth)
+    for name, group in theirs(torch.float32).items():
+        error = largest(flat(group) - truth[name]) / size[name]
+        allowed = 2 * plain + 4 * EPS[torch.float32]
+        assert error <= allowed, f"{name}: off by {error:.3g} of the largest, allowed {allowed:.3g}"
+
+
 def rounded(run: Callable[[torch.dtype], Groups], draw: int | None) -> Groups:
     """A run in float32, its weights moved by at most one rounding (None: not moved)."""
     global _draw

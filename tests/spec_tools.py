@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tested_transformer.specs.judge import EQUAL, Case, Mutant, Spec, drawn, judge, same_outcome
+from tested_transformer.specs.judge import drawn, judge, same_outcome
+from tested_transformer.specs.mistakes import Mutant
+from tested_transformer.specs.spec import EQUAL, Case, Spec
 
 GALLERY_ONLY = "gallery only"
 
 
 def assert_spec_is_sound(spec: Spec) -> None:
     """Checks concern some case, are named once, and the mutants are rejected, named and distinct."""
-    cases = spec.cases(0)
+    cases = spec.draw(0)
     assert len(cases) >= 3, f"{spec.name}: {len(cases)} cases"
     names = [check.name for check in spec.checks]
     assert len(names) == len(set(names)), f"{spec.name}: a check is named twice"
@@ -40,7 +42,7 @@ def assert_baseline_differs_by_rounding(spec: Spec) -> None:
     and what an eps of the inputs does to it, which is much where most of the numbers cancel.
     """
     for seed in range(3):
-        for case in spec.cases(seed):
+        for case in spec.draw(seed):
             expected = spec.expected(case)
             if spec.baseline is None or expected.dtype.kind not in "fc":
                 continue

@@ -1,20 +1,19 @@
 """The map of the chapters: what depends on what, as a drawing of links and as a list in words.
 
-The table of contents names the chapters, book/chapters.yml says what each needs. On a wide page a chapter
-stands to the right of all that it needs; on a phone the chapters stand in order, with arcs beside them.
+The table of contents names the chapters, book/chapters.yml says what each needs and where it stands on a wide
+page: to the right of all that it needs. On a phone the chapters stand in order, with arcs beside them.
 """
 
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 
 import yaml
 
 from chapters import ROOT, heading, number
 
 NODE, TALL, AIR, GAP = 168, 48, 14, 36  # a chapter's box in the wide map, and the space around it
-LANE = 10  # height that a line takes where it passes between boxes
 GUTTER, ROW, LOW, PHONE = 92, 46, 38, 360  # the narrow map: room for arcs, rows, boxes, width
 LABEL = "Map of the chapters: an arrow leads from each chapter to those that need it. The list below says it in words."
 
@@ -29,6 +28,7 @@ class Chapter:
     part: str
     needs: tuple[int, ...]  # chapters
     knowledge: tuple[str, ...]  # other things, in words
+    at: tuple[int, int]  # column and row on a wide page
 
     @property
     def name(self) -> str:
@@ -50,13 +50,15 @@ def chapters() -> list[Chapter]:
             if path.parent.name != "chapters":
                 continue
             mine = number(path)
-            needs = tuple(need for need in wanted[mine] if isinstance(need, int))
+            all_ = wanted[mine]["needs"]
+            needs = tuple(need for need in all_ if isinstance(need, int))
             unknown = set(needs) - {chapter.number for chapter in found}
             if unknown:
                 raise ValueError(f"chapter {mine} needs {sorted(unknown)}, not before it")
             title = heading(path).removeprefix(f"{mine}. ")
-            words = tuple(need for need in wanted[mine] if isinstance(need, str))
-            found.append(Chapter(mine, title, path.stem, part["caption"], needs, words))
+            words = tuple(need for need in all_ if isinstance(need, str))
+            at = tuple(wanted[mine]["at"])
+            found.append(Chapter(mine, title, path.stem, part["caption"], needs, words, at))
     return found
 
 
@@ -146,157 +148,49 @@ def down_proj(book: list[Chapter]) -> str:
 
 
 def wide(book: list[Chapter]) -> str:
-    """Columns of chapters, each to the right of all that it needs."""
-    layers = order(columns(book), steps(book))
-    heights = levels(layers, steps(book))
-    column = {place: k for k, layer in enumerate(layers) for place in layer}
-    known = {chapter.number: chapter for chapter in book}
+    """Boxes on the grid of book/chapters.yml, each to the right of all that it needs.
 
-    def left(place):
-        return 1 + column[place] * (NODE + GAP)
-
-    edges = []
-    for chapter in book:
-        for need in chapter.needs:
-            stops = way_stations(need, chapter.number, depth(known))
-            way = f"M{left(need) + NODE:g} {heights[need]:g}"
-            for here, there in pairwise(stops):
-                x, y, to, low = left(here) + NODE, heights[here], left(there), heights[there]
-                last = 5 if there == chapter.number else 0
-                way += f"C{x + GAP / 2:g} {y:g} {to - GAP / 2:g} {low:g} {to - last:g} {low:g}"
-                way += "" if last else f"H{to + NODE:g}"
-            goal = chapter.number
-            edges.append(edge(need, goal, way, left(goal), heights[goal]))
-    nodes = [
-        node(chapter, left(n), heights[n] - TALL / 2, NODE, TALL, textwrap.wrap(chapter.title, 16))
-        for n, chapter in known.items()
-    ]
-    height = max(heights.values()) + TALL / 2 + 1
-    return svg("wide", 2 + len(layers) * (NODE + GAP) - GAP, height, edges + nodes)
-
-
-# --------------------------------------------------------------------------- where the boxes stand
-
-
-def depth(known: dict[int, Chapter]) -> dict[int, int]:
-    """The column of each chapter: one more than the last of those that it needs."""
-    found: dict[int, int] = {}
-    for n, chapter in known.items():  # what a chapter needs stands before it
-        found[n] = max((found[need] + 1 for need in chapter.needs), default=0)
-    return found
-
-
-def way_stations(source: int, target: int, deep: dict[int, int]) -> list:
-    """A line from source to target, with a place in every column that it passes.
-
-    The lines from one chapter share their places, and so part only where they must.
+    Raises: ValueError if the grid does not allow that, or a line would run under a box.
     """
-    passed = [(source, k) for k in range(deep[source] + 1, deep[target])]
-    return [source, *passed, target]
-
-
-def steps(book: list[Chapter]) -> set[tuple]:
-    """The pieces of all lines, each from one column to the next."""
-    deep = depth({chapter.number: chapter for chapter in book})
-    return {
-        step
+    known = {chapter.number: chapter for chapter in book}
+    taken = {chapter.at: chapter.number for chapter in book}
+    for chapter in book:
+        if taken[chapter.at] != chapter.number:
+            raise ValueError(f"{chapter.number} and {taken[chapter.at]} stand in one place")
+    edges = [
+        edge(need, chapter.number, way(known[need], chapter, taken), left(chapter), middle(chapter))
         for chapter in book
         for need in chapter.needs
-        for step in pairwise(way_stations(need, chapter.number, deep))
-    }
+    ]
+    nodes = [
+        node(c, left(c), middle(c) - TALL / 2, NODE, TALL, textwrap.wrap(c.title, 16)) for c in book
+    ]
+    width = max(left(chapter) for chapter in book) + NODE + 1
+    height = max(middle(chapter) for chapter in book) + TALL / 2 + 1
+    return svg("wide", width, height, edges + nodes)
 
 
-def columns(book: list[Chapter]) -> list[list]:
-    """Chapters and passing lines by column, in the order of the book."""
-    deep = depth({chapter.number: chapter for chapter in book})
-    layers: list[list] = [[] for _ in range(max(deep.values()) + 1)]
-    for n, k in deep.items():
-        layers[k].append(n)
-    for place in sorted({p for step in steps(book) for p in step if isinstance(p, tuple)}):
-        layers[place[1]].append(place)
-    return layers
+def left(chapter: Chapter) -> float:
+    """The left side of a box in the wide map."""
+    return 1 + chapter.at[0] * (NODE + GAP)
 
 
-def order(layers: list[list], pieces: set[tuple]) -> list[list]:
-    """Sort each column by where its neighbors stand, back and forth, and keep what crosses least."""
-    best, fewest = layers, crossings(layers, pieces)
-    for sweep in range(12):
-        forth = sweep % 2 == 0
-        layers = [list(layer) for layer in layers]
-        for k in range(1, len(layers)) if forth else range(len(layers) - 2, -1, -1):
-            beside = layers[k - 1 if forth else k + 1]
-            around = neighbors(pieces, forth)
-            layers[k].sort(key=lambda place: mean_place(around.get(place, []), beside))
-        count = crossings(layers, pieces)
-        if count < fewest:
-            best, fewest = layers, count
-    return best
+def middle(chapter: Chapter) -> float:
+    """The height of the middle of a box in the wide map, where its lines begin and end."""
+    return 1 + TALL / 2 + chapter.at[1] * (TALL + AIR)
 
 
-def neighbors(pieces: set[tuple], before: bool) -> dict:
-    """The places that each is joined with in the column before it, or after it."""
-    found: dict = {}
-    for source, target in pieces:
-        here, there = (target, source) if before else (source, target)
-        found.setdefault(here, []).append(there)
-    return found
-
-
-def mean_place(joined_with: list, beside: list) -> float:
-    """Where the neighbors stand on average; at the top for none."""
-    return sum(map(beside.index, joined_with)) / len(joined_with) if joined_with else -1
-
-
-def crossings(layers: list[list], pieces: set[tuple]) -> int:
-    """How many pairs of lines cross."""
-    place = {name: k for layer in layers for k, name in enumerate(layer)}
-    column = {name: k for k, layer in enumerate(layers) for name in layer}
-    ends = [(column[a], place[a], place[b]) for a, b in pieces]
-    return sum(
-        a[0] == b[0] and a[1] < b[1] and a[2] > b[2] for a in ends for b in ends
-    )  # each pair is met in both orders, and counts in one
-
-
-def levels(layers: list[list], pieces: set[tuple]) -> dict:
-    """The height of the middle of each place: near its neighbors, and no two too near."""
-    heights = {name: float(k * (TALL + AIR)) for layer in layers for k, name in enumerate(layer)}
-    around = neighbors(pieces, True)
-    for name, others in neighbors(pieces, False).items():
-        around.setdefault(name, []).extend(others)
-    for _ in range(30):
-        for layer in layers:
-            wished = [
-                sum(heights[n] for n in around[name]) / len(around[name]) if name in around else 0.0
-                for name in layer
-            ]
-            heights.update(zip(layer, apart(wished, layer), strict=True))
-    top = min(heights[name] - half(name) for name in heights)
-    return {name: round(height - top + 1, 1) for name, height in heights.items()}
-
-
-def half(name) -> float:
-    """Half the height that a place takes."""
-    return (LANE if isinstance(name, tuple) else TALL) / 2
-
-
-def apart(wished: list[float], layer: list) -> list[float]:
-    """The heights nearest to those wished for that keep the order and the distances.
-
-    Least squares under an order: neighbors that would come too near move together to their mean.
-    """
-    offsets = [0.0]
-    for above, below in pairwise(layer):
-        offsets.append(offsets[-1] + half(above) + AIR + half(below))
-    groups: list[list[float]] = []
-    for wish, offset in zip(wished, offsets, strict=True):
-        groups.append([wish - offset])
-        while len(groups) > 1 and mean(groups[-2]) > mean(groups[-1]):
-            last = groups.pop()
-            groups[-1] += last
-    flat = [mean(group) for group in groups for _ in group]
-    return [value + offset for value, offset in zip(flat, offsets, strict=True)]
-
-
-def mean(values: list[float]) -> float:
-    """The mean."""
-    return sum(values) / len(values)
+def way(source: Chapter, target: Chapter, taken: Collection[tuple[int, int]]) -> str:
+    """A line along the row of the source, or else of the target: one must be free between the two."""
+    here, there = f"{source.number} to {target.number}", range(source.at[0] + 1, target.at[0])
+    if source.at[0] >= target.at[0]:
+        raise ValueError(f"{here}: what needs another chapter stands in a column to its right")
+    free = [at[1] for at in (source.at, target.at) if not {(k, at[1]) for k in there} & set(taken)]
+    if not free:
+        raise ValueError(f"{here}: boxes stand between them in both rows")
+    x, y, to, low = left(source) + NODE, middle(source), left(target), middle(target)
+    turn = to - GAP if free[0] == source.at[1] else x  # where the line leaves its row
+    bend = (
+        f"{turn + GAP / 2:g} {y:g} {turn + GAP / 2:g} {low:g} {min(turn + GAP, to - 5):g} {low:g}"
+    )
+    return f"M{x:g} {y:g}H{turn:g}C{bend}H{to - 5:g}"

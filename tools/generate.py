@@ -11,12 +11,11 @@
 Usage: python tools/generate.py
 """
 
-import functools
+import importlib
 import inspect
 import json
 import re
 import sys
-import textwrap
 from collections import defaultdict
 from pathlib import Path
 
@@ -124,14 +123,13 @@ def _linked(found: re.Match) -> str:
 
 def _source(candidate) -> str:
     """The mutant's source code, or nothing for a mutant without code."""
-    while isinstance(candidate, functools.partial):
-        candidate = candidate.func
     if candidate is None:
         return ""
-    try:
-        return textwrap.dedent(inspect.getsource(candidate)).rstrip()
-    except (OSError, TypeError):
-        return inspect.getsource(type(candidate)).rstrip()
+    show = importlib.import_module(f"{PACKAGE}.reader.show")
+    wrong = (
+        candidate if inspect.isroutine(candidate) or inspect.isclass(candidate) else type(candidate)
+    )
+    return show.without_labels(show.source_of(wrong))
 
 
 def _anchor(name: str) -> str:
@@ -299,8 +297,6 @@ def cite(citation: dict) -> str:
 
 def main() -> None:
     """Write the pages."""
-    import importlib
-
     modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
     specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")

@@ -95,18 +95,17 @@ def needed(env, docname: str) -> list[str]:
 
     Raises: ValueError for a chapter that it does not name, or that needs a later one.
     """
-    needs = yaml.safe_load((HERE / "chapters.yml").read_text(encoding="utf-8"))
+    table = yaml.safe_load((HERE / "chapters.yml").read_text(encoding="utf-8"))
     mine, known = number(docname), chapters(env)
-    if mine not in needs:
+    if mine not in table:
         raise ValueError(f"book/chapters.yml does not say what chapter {mine} needs")
-    later = [need for need in needs[mine] if isinstance(need, int) and not need < mine]
+    needs = table[mine]["needs"]
+    later = [need for need in needs if isinstance(need, int) and not need < mine]
     if later:
         raise ValueError(
             f"book/chapters.yml: chapter {mine} can not need {later}, which is not before it"
         )
-    return [
-        link(env, known[need]) if isinstance(need, int) else escape(need) for need in needs[mine]
-    ]
+    return [link(env, known[need]) if isinstance(need, int) else escape(need) for need in needs]
 
 
 def running(docname: str) -> str:

@@ -80,7 +80,9 @@ def name_folds(app, doctree, docname):
 
 def short_defaults(app, what, name, obj, options, signature, returns):
     """Write ... for a default without a source form, which Sphinx could not read back."""
-    return re.sub(r"<(function|factory)[^>]*>+", "...", signature or ""), returns
+    if signature:
+        return re.sub(r"<(function|factory)[^>]*>+", "...", signature), returns
+    return None  # a module, which later versions of Sphinx would not let have an empty one
 
 
 FOLDS = {

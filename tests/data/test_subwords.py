@@ -123,7 +123,8 @@ def test_training_ends_when_nothing_is_left_to_merge():
 
 def test_training_is_repeatable_in_another_process():
     script = (
-        "from tested_transformer.data import *\n"
+        "from tested_transformer.data import number_rows\n"
+        "from tested_transformer.data.subwords import Subwords, written_words\n"
         "words = [written_words(p.source) for p in number_rows(train=300, test=0).train]\n"
         "print(Subwords.train(words, 80).merges)"
     )

@@ -46,7 +46,7 @@ SOLUTIONS = {
 
 
 def test_the_count_is_that_of_the_package():
-    for case in COUNT.cases(0):
+    for case in COUNT.draw(0):
         sizes = case.arguments
         if not (sizes["encoder_layers"] and sizes["decoder_layers"]):
             continue
@@ -59,7 +59,7 @@ def test_the_count_is_that_of_the_package():
 
 def test_the_symptoms_of_wrong_counts():
     """The numbers in the mutants' symptoms."""
-    base = COUNT.cases(0)[4].arguments
+    base = COUNT.draw(0)[4].arguments
     wrong = {m.name: m.candidate(**base) - COUNT.reference(**base) for m in COUNT.mutants}
     assert list(wrong.values()) == [18_944_000, -67_584, -6_309_888, 2048]
 

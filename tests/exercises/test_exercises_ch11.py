@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tested_transformer import LanguageModel, TransformerConfig, check
+from tested_transformer import LanguageModel, LanguageModelConfig, check
 
 
 def temperature_for(gap, p):
@@ -89,7 +89,7 @@ def test_a_known_cache():
 
 @pytest.mark.parametrize("tokens", [3, 64])
 def test_the_bytes_are_what_a_cache_takes(tokens):
-    config = TransformerConfig(9, d_model=12, num_heads=3, num_decoder_layers=2)
+    config = LanguageModelConfig(9, d_model=12, num_heads=3, num_layers=2)
     model = LanguageModel(config).eval()
     cache = model.new_cache(capacity=tokens)
     with torch.no_grad():

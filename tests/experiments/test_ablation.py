@@ -176,7 +176,7 @@ def test_feed_forward_network_leaves_attention_alone():
     assert not any(isinstance(module, FeedForward) for module in model.modules())
     layer = model.encoder.layers[0]
     first, second = (residual.norm for residual in layer.residuals)
-    torch.testing.assert_close(layer(x)[0], second(first(x + layer.attention(x))))
+    torch.testing.assert_close(layer(x), second(first(x + layer.attention(x))))
 
 
 def test_residual_connections_leave_the_answer_alone():
@@ -184,7 +184,7 @@ def test_residual_connections_leave_the_answer_alone():
     for layer in model.encoder.layers:
         first, second = (residual.norm for residual in layer.residuals)
         expected = second(layer.feed_forward(first(layer.attention(x))))
-        torch.testing.assert_close(layer(x)[0], expected)
+        torch.testing.assert_close(layer(x), expected)
 
 
 def test_layer_norm_leaves_the_sum():
@@ -192,7 +192,7 @@ def test_layer_norm_leaves_the_sum():
     assert not any(isinstance(module, LayerNorm) for module in model.modules())
     for layer in model.encoder.layers:
         middle = x + layer.attention(x)
-        torch.testing.assert_close(layer(x)[0], middle + layer.feed_forward(middle))
+        torch.testing.assert_close(layer(x), middle + layer.feed_forward(middle))
 
 
 def test_more_heads_leaves_one():

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from tested_transformer import SelfAttention, attention
 from tested_transformer.functional import masks
-from tested_transformer.specs import judge, pitfall
-from tested_transformer.specs.masks.mutants import PADDING_FROM_TOKENS
+from tested_transformer.specs import SPECS, judge, pitfall
 from tested_transformer.specs.masks.spec import MASK_SPECS, MASKED_SOFTMAX, textbook
 
 SIZES = st.integers(0, 7)
@@ -26,11 +25,11 @@ def test_the_package_passes(spec, seed):
     verdict = judge(spec, getattr(masks, spec.name), seed=seed)
     assert verdict.passed, verdict
     assert not verdict.skipped
-    assert verdict.num_cases == len(spec.cases(seed))
+    assert verdict.num_cases == len(spec.draw(seed))
 
 
 def test_the_baseline_has_the_right_numbers():
-    for case in MASKED_SOFTMAX.cases(0):
+    for case in MASKED_SOFTMAX.draw(0):
         if case.dtype == torch.float64:
             np.testing.assert_allclose(
                 textbook(**case.tensors()).numpy(),
@@ -40,7 +39,9 @@ def test_the_baseline_has_the_right_numbers():
 
 
 def test_what_no_judge_can_see_is_for_the_gallery_only():
-    silent = [mutant for mutant in PADDING_FROM_TOKENS if mutant.candidate is None]
+    silent = [
+        mutant for mutant in SPECS["padding_mask_from_tokens"].mutants if mutant.candidate is None
+    ]
     assert [mutant.rejected_by for mutant in silent] == ["gallery only"]
     assert pitfall("padded with the unknown word") is silent[0]
 

@@ -21,7 +21,7 @@ from tested_transformer.generation.sampling import (
     top_k_filter,
     top_p_filter,
 )
-from tested_transformer.models.language_model import LanguageModel
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 
 HF_EOS, HF_PAD, START = 2, 1, 0
@@ -209,9 +209,13 @@ def test_feeding_in_chunks_equals_feeding_at_once(chunk):
 
 def padded_session(kind, positions, *, cache):
     """Either family with a session of its own; the three rows are sources or starts of any length."""
-    sizes = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 2}
+    options = {"d_model": 12, "num_heads": 3, "positions": positions, "max_length": 20}
+    if kind is LanguageModel:
+        config = LanguageModelConfig(13, num_layers=2, **options)
+    else:
+        config = TransformerConfig(13, num_encoder_layers=1, num_decoder_layers=2, **options)
     torch.manual_seed(3)
-    model = kind(TransformerConfig(13, **sizes, positions=positions, max_length=20)).eval().double()
+    model = kind(config).eval().double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.0)

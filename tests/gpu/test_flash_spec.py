@@ -62,7 +62,7 @@ def _in_front(tensor, rows, more, fill):
 
 def served(seed):
     """The Spec's cases, those in float64 brought to float32."""
-    cases = ATTENTION.cases(seed)
+    cases = ATTENTION.draw(seed)
     return [replace(c, dtype=torch.float32) if c.dtype == torch.float64 else c for c in cases]
 
 

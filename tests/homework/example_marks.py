@@ -5,7 +5,8 @@ from dataclasses import replace
 from tested_transformer.homework.marking.marks import Marks, PartMarks
 from tested_transformer.homework.marking.points import Manual
 from tested_transformer.homework.tasks import Assignment, Hunt, Task, Written
-from tested_transformer.specs.judge import Mutant, Spec
+from tested_transformer.specs.mistakes import Mutant
+from tested_transformer.specs.spec import Spec
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>&\'"</pre></style>'
 

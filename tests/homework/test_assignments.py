@@ -26,7 +26,9 @@ from tested_transformer.homework.submissions.reading import (
 )
 from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import DIFFICULTIES, Hunt, Task
-from tested_transformer.specs.judge import Run, compare, judge
+from tested_transformer.specs.compare import compare
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.spec import Run
 
 pytestmark = pytest.mark.plain_types
 NAMES = assignment_names()
@@ -181,7 +183,7 @@ def test_an_unchanged_call_is_not_said_to_be_with_a_change(task, monkeypatch):
         return compare(expected, got, tolerance, what, like)
 
     monkeypatch.setattr(module, "compare", watched)
-    for case in task.spec.cases(1):
+    for case in task.spec.draw(1):
         for check_ in task.spec.checks:
             if check_.concerns(case):
                 check_.test(run, case)
@@ -204,7 +206,7 @@ def test_the_words_of_a_check_that_changes_the_padding_are_true():
 def test_a_task_can_go_to_a_jail(task):
     """Every argument by place, no weights to put in, and the answer is read here."""
     assert task.spec.build(solution(task), {}) is solution(task)
-    for case in task.spec.cases(1):
+    for case in task.spec.draw(1):
         assert set(case.arguments) == set(task.spec.required)
         _check_small(
             [value for value in case.tensors().values() if not isinstance(value, (str, int))]

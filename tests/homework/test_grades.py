@@ -385,9 +385,7 @@ def test_without_nbgrader_the_error_says_so(tmp_path, monkeypatch):
 
 
 def test_nbgrader_is_imported_by_nobody_else():
-    script = (
-        "import sys, tested_transformer.homework.marking.manual; print('nbgrader' in sys.modules)"
-    )
+    script = "import sys, tested_transformer.homework.marking.manual_import; print('nbgrader' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 

@@ -30,7 +30,7 @@ from tested_transformer.homework.submissions.finding import find_submissions
 from tested_transformer.homework.submissions.forbidden import borrowed
 from tested_transformer.homework.submissions.reading import read_submission
 from tested_transformer.homework.tasks import Hunt
-from tested_transformer.specs.judge import Mutant
+from tested_transformer.specs.mistakes import Mutant
 
 pytestmark = pytest.mark.plain_types
 PAGE = ROOT / "book" / "for-instructors.md"

@@ -12,7 +12,9 @@ from tested_transformer.homework.assignments import part
 from tested_transformer.homework.jail import session as ours
 from tested_transformer.homework.jail.remote import RemoteFunction
 from tested_transformer.homework.jail.session import Ended, JailSession, StudentError
-from tested_transformer.specs.judge import Case, Check, Problem, Run, Spec, judge
+from tested_transformer.specs.compare import Problem
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.spec import Case, Check, Run, Spec
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2"),

@@ -5,7 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tested_transformer import DecoderCache, KeyValueCache, MultiHeadAttention, judge
+from tested_transformer import (
+    DecoderCache,
+    KeyValueCache,
+    MultiHeadAttention,
+    WindowCache,
+    attention,
+    judge,
+)
+from tested_transformer.layers.cache import AttentionCache
 from tested_transformer.specs.cache.mutants import Decoder
 from tested_transformer.specs.cache.spec import CACHE, PlainDecoder
 
@@ -215,6 +223,65 @@ def test_inference_mode():
         torch.testing.assert_close(torch.cat(parts, 1), layer(x, causal=True))
 
 
+# --- The last keys only --------------------------------------------------------------------------
+
+
+def test_both_caches_follow_the_protocol():
+    for cache in (KeyValueCache(), WindowCache(3)):
+        assert isinstance(cache, AttentionCache)
+        assert cache.num_keys(2) == 2
+        cache.append(normal(1, 1, 5, 2), normal(1, 1, 5, 2))
+        keys, _ = cache.append(normal(1, 1, 2, 2), normal(1, 1, 2, 2))
+        assert cache.length == 7
+    assert keys.shape[2] == 3 + 2  # the window before the chunk, and the chunk
+    assert not isinstance(DecoderCache(1), AttentionCache)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 5))
+def test_a_window_in_any_chunks_is_the_window_in_one_pass(chunks, window):
+    """However many keys were dropped: the chunk's queries are aligned with the last key."""
+    query, key, value = (normal(2, 4, sum(chunks), 3, seed=seed) for seed in range(3))
+    key, value = key[:, :2], value[:, :2]
+    options = {"causal": True, "window": window}
+    whole, cache, start = attention(query, key, value, **options), WindowCache(window), 0
+    for size in chunks:
+        new = slice(start, start + size)
+        expected = cache.num_keys(size)
+        keys, values = cache.append(key[:, :, new], value[:, :, new])
+        assert keys.shape[2] == expected == min(start, window) + size
+        output = attention(query[:, :, new], keys, values, **options)
+        torch.testing.assert_close(output, whole[:, :, new])
+        start += size
+    assert cache.length == start
+    assert torch.equal(cache.keys, key[:, :, -window:])
+    assert torch.equal(cache.values, value[:, :, -window:])
+
+
+def test_the_bytes_of_a_window_do_not_grow():
+    cache, key = WindowCache(4), normal(2, 3, 6, 5)
+    for _ in range(3):
+        cache.append(key, key)
+        assert cache.nbytes == 2 * (2 * 3 * 4 * 5) * 8
+        assert cache.keys.untyped_storage().nbytes() == 2 * 3 * 4 * 5 * 8
+    cache.reorder(torch.tensor([1, 1, 0]))
+    assert torch.equal(cache.keys, key[[1, 1, 0], :, -4:])
+
+
+def test_a_window_takes_back_what_it_can():
+    cache, key = WindowCache(3), normal(1, 1, 6, 2)
+    cache.append(key[:, :, :2], key[:, :, :2])
+    cache.truncate(1)  # the window is not full yet: nothing is gone
+    cache.append(key[:, :, 1:], key[:, :, 1:])
+    cache.truncate(5)  # the next query needs two keys before it: they are here
+    assert torch.equal(cache.keys, key[:, :, 3:5])
+    with pytest.raises(ValueError, match="length: expected 5 to 5: older keys are gone, got 4"):
+        cache.truncate(4)
+    keys, _ = cache.append(key[:, :, 5:], key[:, :, 5:])
+    assert torch.equal(keys, key[:, :, 3:])
+    assert cache.length == 6
+
+
 # --- The caches of a decoder ---------------------------------------------------------------------
 
 
@@ -276,6 +343,9 @@ def full(**options):
         (lambda: full().truncate(5), ValueError, ["length", "5", "at most 4"]),
         (lambda: full().truncate(-1), ValueError, ["length", "at least 0"]),
         (lambda: full().truncate(1.0), TypeError, ["length", "float"]),
+        (lambda: WindowCache(0), ValueError, ["window", "at least 1"]),
+        (lambda: WindowCache(2).truncate(1), ValueError, ["length", "0 to 0"]),
+        (lambda: WindowCache(2).keys, RuntimeError, ["empty"]),
         (lambda: DecoderCache(0), ValueError, ["num_layers", "at least 1"]),
         (lambda: DecoderCache(1, capacity=0), ValueError, ["capacity", "at least 1"]),
         (lambda: DecoderCache(1).reorder(torch.tensor([0])), RuntimeError, ["empty"]),

@@ -13,6 +13,7 @@ from tested_transformer import (
     FeedForward,
     LayerNorm,
     MultiHeadAttention,
+    ResiDual,
     Residual,
     RMSNorm,
     batch_norm,
@@ -23,6 +24,7 @@ from tested_transformer import (
     reference,
     rms_norm,
 )
+from tested_transformer.layers.resi_dual import ResiDualStack
 from tested_transformer.layers.residual import NORM_PLACEMENTS
 from tested_transformer.specs.block.mutants import Wiring
 from tested_transformer.specs.block.spec import BLOCK, with_residual
@@ -204,9 +206,9 @@ def test_residual_around_torchs_sublayers_is_torchs_layer(norm_first, dropout):
     second = Residual(layer.norm2, norm_placement=norm_placement, dropout=dropout)
 
     def ours(x):
-        x, _ = first(x, lambda y: layer.self_attn(y, y, y, need_weights=False)[0])
+        x = first(x, lambda y: layer.self_attn(y, y, y, need_weights=False)[0])
         inner = lambda y: layer.linear2(layer.dropout(layer.linear1(y).relu()))  # noqa: E731
-        return second(x, inner)[0]
+        return second(x, inner)
 
     (x,) = tensors((3, 5, 8))
     found = []
@@ -231,39 +233,55 @@ def test_our_sublayers_with_torchs_weights_are_torchs_layer(norm_first):
     for sublayer, norm in ((attention, theirs.norm1), (network, theirs.norm2)):
         own = LayerNorm(8).double()
         own.load_state_dict(norm.state_dict())
-        x, _ = Residual(own, norm_placement=norm_placement)(x, sublayer)
+        x = Residual(own, norm_placement=norm_placement)(x, sublayer)
     torch.testing.assert_close(x, expected)
 
 
-@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+ONE_STREAM = NORM_PLACEMENTS[:3]
+
+
+@pytest.mark.parametrize("norm_placement", ONE_STREAM)
 def test_residual_in_one_line_each(norm_placement):
-    x, total, w = tensors((3, 4), (3, 4), (4, 4))
+    x, w = tensors((3, 4), (4, 4))
     norm = LayerNorm(4).double()
-    found, after = Residual(
-        norm, norm_placement=norm_placement, alpha=2.0 if norm_placement == "deepnorm" else 1.0
-    )(x, lambda y: y @ w, total)
+    alpha = 2.0 if norm_placement == "deepnorm" else 1.0
+    residual = Residual(norm, norm_placement=norm_placement, alpha=alpha)
     expected = {
         "post": norm(x + x @ w),
         "pre": x + norm(x) @ w,
         "deepnorm": norm(2 * x + x @ w),
-        "resi_dual": norm(x + x @ w),
-    }
-    torch.testing.assert_close(found, expected[norm_placement])
-    torch.testing.assert_close(after, total + x @ w if norm_placement == "resi_dual" else total)
+    }[norm_placement]
+    torch.testing.assert_close(residual(x, lambda y: y @ w), expected)
+    halves = residual.add(x, residual.inputs(x) @ w)
+    assert torch.equal(halves, residual(x, lambda y: y @ w))
 
 
-@pytest.mark.parametrize("norm_placement", NORM_PLACEMENTS)
+def test_resi_dual_in_one_line():
+    x, total, w = tensors((3, 4), (3, 4), (4, 4))
+    norm = LayerNorm(4).double()
+    streams = ResiDual(norm)(torch.cat([x, total], dim=-1), lambda y: y @ w)
+    torch.testing.assert_close(streams, torch.cat([norm(x + x @ w), total + x @ w], dim=-1))
+
+
+@pytest.mark.parametrize("norm_placement", ONE_STREAM)
 def test_dropout_acts_on_what_was_found_while_training_only(norm_placement):
     torch.manual_seed(0)
     residual = Residual(nn.Identity(), norm_placement=norm_placement, dropout=0.5)
     x = torch.zeros(1000)
-    found, total = residual(x, lambda y: y + 1, x)
+    assert set(residual(x, lambda y: y + 1).tolist()) == {0.0, 2.0}
+    assert (residual(x + 3, lambda y: 0 * y) == 3).all()
+    assert (residual.eval()(x, lambda y: y + 1) == 1).all()
+
+
+def test_dropout_is_the_same_in_both_streams_of_resi_dual():
+    torch.manual_seed(0)
+    residual, x = ResiDual(nn.Identity(), dropout=0.5), torch.zeros(2000)
+    found, total = residual(x, lambda y: y + 1).chunk(2)
     assert set(found.tolist()) == {0.0, 2.0}
-    if norm_placement == "resi_dual":
-        assert torch.equal(total, found)
-    found, _ = residual(x + 3, lambda y: 0 * y, x)
+    assert torch.equal(total, found)
+    found, _ = residual(x + 3, lambda y: 0 * y).chunk(2)
     assert (found == 3).all()
-    found, _ = residual.eval()(x, lambda y: y + 1, x)
+    found, _ = residual.eval()(x, lambda y: y + 1).chunk(2)
     assert (found == 1).all()
 
 
@@ -283,7 +301,7 @@ def test_pre_norm_leaves_a_way_on_which_the_gradient_is_one():
     for norm_placement, far in (("pre", 1e-4), ("post", None)):
         y = x * 10
         for _ in range(12):
-            y, _ = Residual(LayerNorm(6).double(), norm_placement=norm_placement)(y, quiet)
+            y = Residual(LayerNorm(6).double(), norm_placement=norm_placement)(y, quiet)
         jacobian = torch.stack([torch.autograd.grad(n, x, retain_graph=True)[0][0] for n in y[0]])
         distance = (jacobian - 10 * torch.eye(6)).abs().max()
         assert (distance < far) if far else (distance > 1)
@@ -397,15 +415,21 @@ def test_malformed_modules(make, error, words):
 
 @pytest.mark.plain_types
 def test_a_sublayer_that_would_broadcast_is_refused():
-    for norm_placement in NORM_PLACEMENTS:
+    for norm_placement in ONE_STREAM:
         with pytest.raises(ValueError, match=r"sublayer: .*\(3, 4\), got shape \(1, 4\)"):
-            Residual(LayerNorm(4), norm_placement=norm_placement)(X, lambda y: y[:1], X)
+            Residual(LayerNorm(4), norm_placement=norm_placement)(X, lambda y: y[:1])
+    with pytest.raises(ValueError, match=r"sublayer: .*\(3, 4\), got shape \(1, 4\)"):
+        ResiDual(LayerNorm(4))(torch.cat([X, X], dim=-1), lambda y: y[:1])
 
 
 @pytest.mark.plain_types
-def test_dual_wants_its_sum():
-    residual = Residual(LayerNorm(4), norm_placement="resi_dual")
-    with pytest.raises(ValueError, match="total: .*got None"):
-        residual(X, torch.sin)
-    with pytest.raises(ValueError, match=r"total: .*\(3, 4\), got shape \(4,\)"):
-        residual(X, torch.sin, W)
+def test_resi_dual_wants_two_streams_and_a_norm_at_the_end():
+    residual = ResiDual(LayerNorm(4))
+    with pytest.raises(ValueError, match=r"x: expected two streams.*got shape \(3, 5\)"):
+        residual(torch.zeros(3, 5), torch.sin)
+    with pytest.raises(ValueError, match=r"x: expected two streams.*got shape \(\)"):
+        residual(torch.tensor(1.0), torch.sin)
+    with pytest.raises(TypeError, match="norm"):
+        ResiDualStack([])(X)
+    with pytest.raises(ValueError, match="norm_placement: .*the class ResiDual"):
+        Residual(LayerNorm(4), norm_placement="resi_dual")

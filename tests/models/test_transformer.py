@@ -18,6 +18,7 @@ from same_numbers import shake
 from tested_transformer import reference
 from tested_transformer.layers.cache import DecoderCache
 from tested_transformer.layers.residual import deepnorm_constants
+from tested_transformer.models.convert import transformer_to_torch
 from tested_transformer.models.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 PAD, REAL = 0, slice(1, None)
@@ -133,7 +134,7 @@ def torchs_stacks(model, source, target):
         embedding(ids, torch.arange(ids.shape[1]).expand_as(ids), ids.shape[1])
         for ids, embedding in ((source, model.source_embedding), (target, model.target_embedding))
     )
-    answer = model.to_torch()(
+    answer = transformer_to_torch(model)(
         x, y, tgt_mask=torch.ones(length, length).triu(1).bool(),
         src_key_padding_mask=source == PAD, tgt_key_padding_mask=target == PAD,
         memory_key_padding_mask=source == PAD,
@@ -613,5 +614,5 @@ def test_a_refused_chunk_leaves_the_cache_as_it_was():
 def test_learned_positions_end():
     model = small(positions="learned", max_length=4)
     model(ids(0, 1, 4), ids(1, 1, 4))
-    with pytest.raises(ValueError, match="positions.*4"):
+    with pytest.raises(ValueError, match="position_ids.*4"):
         model(ids(0, 1, 5), ids(1, 1, 4))

@@ -9,10 +9,14 @@ import torch
 from torch import nn
 
 from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
-from tested_transformer.models.convert import layer_pairs, stack_pairs
+from tested_transformer.layers.blocks import DecoderLayer, EncoderLayer
+from tested_transformer.models.convert import (
+    layer_pairs,
+    stack_pairs,
+    transformer_from_torch,
+    transformer_to_torch,
+)
 from tested_transformer.models.transformer import (
-    DecoderLayer,
-    EncoderLayer,
     Transformer,
     TransformerConfig,
 )
@@ -122,7 +126,7 @@ def any_tables(s: Sizes) -> tuple[nn.Embedding, nn.Embedding]:
 
 def ours_from(theirs: nn.Transformer, s: Sizes) -> Transformer:
     tables = tuple(table.to(theirs.encoder.layers[0].linear1.weight) for table in any_tables(s))
-    return Transformer.from_torch(theirs, embedding=tables)
+    return transformer_from_torch(theirs, embedding=tables)
 
 
 def run_stacks(s: Sizes, dtype, parameters, call) -> dict:
@@ -250,7 +254,7 @@ def test_an_encoder_layer(norm_first, activation, bias, seed):
         ours = copied(EncoderLayer(config_of(s, *kind)), module, dtype)
         return run_stacks(
             s, dtype, lambda: [mine.grad for mine, _ in layer_pairs(ours, module)],
-            lambda x, y: ours(x, mask=mask & real[:, None, None])[0] + 0 * y.sum(),
+            lambda x, y: ours(x, mask=mask & real[:, None, None]) + 0 * y.sum(),
         )  # fmt: skip
 
     assert_same_numbers(run_ours, run_theirs)
@@ -280,7 +284,7 @@ def test_a_decoder_layer(norm_first, activation, bias, seed):
         ours = copied(DecoderLayer(config_of(s, *kind)), module, dtype)
         return run_stacks(
             s, dtype, lambda: [mine.grad for mine, _ in layer_pairs(ours, module)],
-            lambda x, y: ours(y, x, mask=target, memory_mask=memory)[0],
+            lambda x, y: ours(y, x, mask=target, memory_mask=memory),
         )  # fmt: skip
 
     assert_same_numbers(run_ours, run_theirs)
@@ -366,7 +370,7 @@ def test_the_whole_model_from_token_ids(kind, norm_first):
         module = in_dtype(theirs, dtype)
         tables, last = with_generator(kind, s, dtype, pad_id)
         embedding = tables[0] if tables[0] is tables[1] else tuple(tables)
-        ours = Transformer.from_torch(module, embedding=embedding, generator=last)
+        ours = transformer_from_torch(module, embedding=embedding, generator=last)
         assert ours.config.tied_output == ("untied" not in kind)
         assert ours.config.output_bias == ("bias" in kind)
         logits = ours(source, target) if use_ours else by_hand(module, tables, last, source, target, pad_id)  # fmt: skip
@@ -396,11 +400,11 @@ def test_the_whole_model_from_token_ids(kind, norm_first):
 def test_there_and_back(norm_first, activation, bias, final_norm):
     s = SIZES[2]
     ours = shake(Transformer(config_of(s, norm_first, activation, bias, final_norm)), 1).double()
-    theirs = ours.to_torch()
+    theirs = transformer_to_torch(ours)
     assert theirs.encoder.layers[0].linear1.weight.dtype == torch.float64
     assert theirs.batch_first
     assert (theirs.encoder.norm is not None) == final_norm
-    back = Transformer.from_torch(theirs, embedding=ours.source_embedding.table)
+    back = transformer_from_torch(theirs, embedding=ours.source_embedding.table)
     assert back.config == replace(ours.config, pad_id=0)
     for (name, mine), (other, copy) in zip(ours.state_dict().items(), back.state_dict().items(), strict=True):  # fmt: skip
         assert name == other
@@ -415,8 +419,8 @@ def test_copies_share_nothing():
     s = SIZES[1]
     theirs = torch_transformer(s, 1)
     tables = any_tables(s)
-    ours = Transformer.from_torch(theirs, embedding=tables)
-    back = ours.to_torch()
+    ours = transformer_from_torch(theirs, embedding=tables)
+    back = transformer_to_torch(ours)
     owned = {p.data_ptr() for p in ours.parameters()}
     for module in (theirs, back, *tables):
         assert not owned & {p.data_ptr() for p in module.parameters()}
@@ -426,11 +430,11 @@ def test_the_modes_and_the_dropout_are_copied():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = nn.Transformer(6, 2, 1, 1, 8, dropout=0.25).eval()
-    ours = Transformer.from_torch(theirs, embedding=nn.Embedding(5, 6))
+    ours = transformer_from_torch(theirs, embedding=nn.Embedding(5, 6))
     assert not ours.training
     assert ours.config.dropout == 0.25
-    assert not ours.to_torch().training
-    assert ours.train().to_torch().decoder.layers[0].dropout2.p == 0.25
+    assert not transformer_to_torch(ours).training
+    assert transformer_to_torch(ours.train()).decoder.layers[0].dropout2.p == 0.25
 
 
 def test_a_torch_model_with_the_batch_second():
@@ -453,9 +457,9 @@ def test_a_torch_model_with_the_batch_second():
 def test_changes_reach_the_configuration():
     theirs = torch_transformer(SIZES[1], 3)
     options = {"pad_id": None, "positions": "learned", "max_length": 9, "scale_embedding": False}
-    ours = Transformer.from_torch(theirs, embedding=nn.Embedding(5, 6, padding_idx=3), **options)
+    ours = transformer_from_torch(theirs, embedding=nn.Embedding(5, 6, padding_idx=3), **options)
     assert {name: getattr(ours.config, name) for name in options} == options
-    assert Transformer.from_torch(theirs, embedding=nn.Embedding(5, 6, padding_idx=3)).config.pad_id == 3  # fmt: skip
+    assert transformer_from_torch(theirs, embedding=nn.Embedding(5, 6, padding_idx=3)).config.pad_id == 3  # fmt: skip
 
 
 THEIRS = torch_transformer(SIZES[1], 0)
@@ -495,7 +499,7 @@ def with_activation(function):
 )  # fmt: skip
 def test_what_has_no_place_here(theirs, options, error, words):
     with pytest.raises(error) as caught:
-        Transformer.from_torch(theirs, **options)
+        transformer_from_torch(theirs, **options)
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -512,5 +516,5 @@ def test_what_has_no_place_here(theirs, options, error, words):
 def test_what_torchs_class_does_not_have(change, words):
     model = Transformer(TransformerConfig(5, d_model=4, num_heads=2, **change))
     with pytest.raises(ValueError, match=words[0]) as caught:
-        model.to_torch()
+        transformer_to_torch(model)
     assert all(word in str(caught.value) for word in words), caught.value

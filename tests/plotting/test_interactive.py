@@ -167,6 +167,15 @@ def test_styles_and_scripts_come_with_the_package():
         assert f'"plotting/interactive/*.{suffix}"' in project
 
 
+def test_how_a_script_starts_is_said_once():
+    folder = Path(plotting.__file__).parent / "interactive"
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.js")}
+    assert [name for name, text in texts.items() if "currentScript" in text] == ["page.js"]
+    assert [name for name, text in texts.items() if "dataset.live" in text] == ["page.js"]
+    for name in set(texts) - {"page.js"}:
+        assert texts[name].startswith("(root, data) => {\n")
+
+
 @pytest.mark.plain_types
 def test_malformed_calls(loaded, looks):
     with pytest.raises(ValueError, match="numbers: expected at least one number, got none"):

@@ -110,7 +110,8 @@ def test_a_node_for_every_chapter_of_the_contents(book, kind):
 
 @both
 def test_an_edge_for_every_need_and_no_other(book, kind):
-    needs = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
+    table = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
+    needs = {n: facts["needs"] for n, facts in table.items()}
     wanted = {(need, n) for n, all_ in needs.items() for need in all_ if isinstance(need, int)}
     root = drawn(book, kind)
     assert ends(root) == wanted
@@ -150,10 +151,16 @@ def test_the_list_says_the_same(book):
 
 
 def made_up(edges: dict[int, list[int]]) -> list[chapter_map.Chapter]:
-    return [
-        chapter_map.Chapter(n, f"Title {n}", f"{n:02}_a", "Part", tuple(needs), ())
-        for n, needs in edges.items()
-    ]
+    """A book in which each chapter has a row of its own."""
+    column, book = {}, []
+    for n, needs in edges.items():
+        column[n] = max((column[need] + 1 for need in needs), default=0)
+        book.append(placed(n, needs, (column[n], n - 1)))
+    return book
+
+
+def placed(n: int, needs: list[int], at: tuple[int, int]) -> chapter_map.Chapter:
+    return chapter_map.Chapter(n, f"Title {n}", f"{n:02}_a", "Part", tuple(needs), (), at)
 
 
 @both
@@ -170,24 +177,34 @@ def test_books_that_are_not_written_yet(kind, seed):
     assert ends(root) == {(need, n) for n, needs in edges.items() for need in needs}
 
 
-def test_lines_that_need_not_cross_do_not():
-    book = made_up({1: [], 2: [], 3: [2], 4: [1], 5: [4], 6: [3]})
-    pieces = chapter_map.steps(book)
-    assert chapter_map.crossings(chapter_map.columns(book), pieces) == 2
-    assert chapter_map.crossings(chapter_map.order(chapter_map.columns(book), pieces), pieces) == 0
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ([(0, 0), (1, 0), (2, 0), (1, 0)], "2 and 4 stand in one place"),
+        ([(0, 0), (0, 1), (2, 0), (3, 1)], "1 to 2: .* in a column to its right"),
+        ([(1, 0), (0, 1), (2, 0), (3, 1)], "1 to 2: .* in a column to its right"),
+        ([(0, 0), (1, 0), (2, 0), (3, 0)], "1 to 4: boxes stand between them in both rows"),
+    ],
+)
+def test_a_grid_that_can_not_be_drawn_is_refused(places, said):
+    needs = {1: [], 2: [1], 3: [2], 4: [1]}
+    book = [placed(n, needs[n], at) for n, at in enumerate(places, start=1)]
+    with pytest.raises(ValueError, match=said):
+        chapter_map.wide(book)
 
 
-def test_boxes_come_as_near_to_their_wishes_as_they_may():
-    """Two that wish for one place move apart by the same; one that is far away stays."""
-    step = chapter_map.TALL + chapter_map.AIR
-    placed = chapter_map.apart([100, 100, 900], [1, 2, 3])
-    assert placed == [100 - step / 2, 100 + step / 2, 900]
+def test_a_line_takes_the_row_that_is_free():
+    first, under, last = placed(1, [], (0, 0)), placed(2, [], (1, 0)), placed(3, [1], (2, 1))
+    (low,) = {y for x, y in points(chapter_map.way(first, last, {(1, 0)})) if x > 210}
+    assert low == chapter_map.middle(last)
+    middle = points(chapter_map.way(first, last, {(1, 1)}))
+    assert {y for x, y in middle if x < 370} == {chapter_map.middle(under)}
 
 
 def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
     (tmp_path / "book").mkdir()
     (tmp_path / "_toc.yml").write_text("parts: [{caption: P, chapters: [{file: chapters/01_a}]}]")
-    (tmp_path / "book" / "chapters.yml").write_text("1: [2]\n2: [1]\n")
+    (tmp_path / "book" / "chapters.yml").write_text("1: {needs: [2], at: [0, 0]}\n")
     monkeypatch.setattr(chapter_map, "ROOT", tmp_path)
     with pytest.raises(ValueError, match=r"chapter 1 needs \[2\], not before it"):
         chapter_map.chapters()

@@ -266,17 +266,17 @@ def test_reading_time_counts_words_and_lines():
 
 
 def test_every_chapter_says_what_it_needs():
-    needs = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
+    table = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
     there = [int(path.name[:2]) for path in chapter_paths()]
-    assert list(needs) == there
-    for chapter, wanted in needs.items():
-        earlier = [need for need in wanted if isinstance(need, int)]
-        assert wanted
+    assert list(table) == there
+    for chapter, facts in table.items():
+        earlier = [need for need in facts["needs"] if isinstance(need, int)]
+        assert facts["needs"]
         assert all(need in there and need < chapter for need in earlier)
 
 
 def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
-    (tmp_path / "chapters.yml").write_text("1: [2]\n")
+    (tmp_path / "chapters.yml").write_text("1: {needs: [2]}\n")
     monkeypatch.setattr(chapter_facts, "HERE", tmp_path)
     env = type("Env", (), {"found_docs": {"chapters/01_a", "chapters/02_b"}})
     with pytest.raises(ValueError, match=r"chapter 1 can not need \[2\]"):

@@ -113,6 +113,18 @@ def test_values_are_handed_on(book, words, command):
     assert book.asked()[-1] == command
 
 
+def test_what_is_missing_is_installed_once(book):
+    for stamp in (book.folder / ".venv").glob("*.stamp"):
+        stamp.unlink()
+    assert book.make("pdf").returncode == 0
+    assert book.asked()[:2] == [
+        "tools/install.py requirements.txt",
+        "tools/install.py requirements-dev.txt",
+    ]
+    assert book.make("pdf").returncode == 0
+    assert [line for line in book.asked() if line.startswith("tools/install.py")] == []
+
+
 def test_a_readers_notebooks_do_not_make_the_site_old(book):
     assert book.make("pdf").returncode == 0
     built, *_ = book.asked()

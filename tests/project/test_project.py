@@ -78,7 +78,7 @@ def test_makefile_has_the_targets_of_the_readme():
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"]
+    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-gpu", "-next")]
 )
 def test_requirements_are_exact_and_say_why(name):
     lines = (ROOT / name).read_text().splitlines()
@@ -88,11 +88,14 @@ def test_requirements_are_exact_and_say_why(name):
 
 
 def test_one_version_of_pytorch_is_named_everywhere():
-    names = ["README.md", "book/how_to_use.md", "binder/requirements.txt"]
-    names += [f".github/workflows/{name}.yml" for name in ("publish", "test")]
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("requirements.txt", *names)]
-    found = [re.findall(r"torch==([\d.]+\d)", text) for text in texts]
-    assert found == [found[0]] * len(texts)
+    named = {
+        path: re.findall(r"torch==([\d.]+\d)", path.read_text(encoding="utf-8"))
+        for name in ("*.md", "*.txt", "book/*.md", "binder/*", ".github/workflows/*")
+        for path in ROOT.glob(name)
+    }
+    places = {path.relative_to(ROOT).as_posix(): found for path, found in named.items() if found}
+    version = places["requirements.txt"]
+    assert places == {"requirements.txt": version, "binder/requirements.txt": version}
 
 
 def in_git(*options: str) -> list[str]:

@@ -8,7 +8,6 @@ import inspect
 import linecache
 import os
 import pkgutil
-import re
 import subprocess
 import sys
 import textwrap
@@ -26,8 +25,9 @@ from tested_transformer.reader.show import (
     first_sentence,
     first_sentences,
     show,
-    without_checked,
+    without_labels,
 )
+from tested_transformer.specs import pitfall
 
 PACKAGE = Path(tested_transformer.__file__).parent
 CELL = '''\
@@ -127,11 +127,6 @@ def without_docstrings(source: str) -> str:
     return ast.dump(tree)
 
 
-def plain(source: str) -> str:
-    """The source without @checked and its arguments."""
-    return re.sub(r"^ *@checked(\([^)]*\))?\n", "", source, flags=re.MULTILINE)
-
-
 def is_subsequence(lines: list[str], longer: list[str]) -> bool:
     rest = iter(longer)
     return all(line in rest for line in lines)
@@ -145,10 +140,10 @@ def test_every_object_of_the_package_is_shown_as_it_runs(monkeypatch):
     for thing in package_objects():
         if "__init__" in vars(thing) and "<string>" in str(vars(thing)["__init__"]):
             continue
-        source = plain(inspect.getsource(thing))
+        source = inspect.getsource(thing)
         short, full = show(thing), show(thing, doc=True)
         assert code_of(full) == [source.rstrip() + "\n"]
-        assert without_docstrings(code_of(short)[0]) == without_docstrings(source)
+        assert without_docstrings(code_of(short)[0]) == without_docstrings(without_labels(source))
         kept = [line for line in code_of(short)[0].splitlines() if not line.endswith('"""')]
         assert is_subsequence(kept, source.splitlines())
         for text in (short.markdown, short.text):
@@ -173,7 +168,7 @@ def test_place_and_fence():
 
 
 def test_docstring_is_cut_to_its_first_sentence_and_all_else_stays():
-    source = plain(inspect.getsource(masks.causal_mask)).rstrip("\n")
+    source = without_labels(inspect.getsource(masks.causal_mask)).rstrip("\n")
     docstring = masks.causal_mask.__doc__
     first = docstring.split("\n")[0]
     assert len(docstring) > len(first)
@@ -211,8 +206,16 @@ def test_checks_are_left_out_and_other_decorators_stay():
                 @shapes.checked
                 def inner(): ...
     """)
-    assert without_checked(source) == kept
-    assert without_checked("x: x + 1)") == "x: x + 1)"
+    assert without_labels(source) == kept
+    assert without_labels("x: x + 1)") == "x: x + 1)"
+
+
+def test_what_is_said_of_a_mistake_is_no_part_of_its_code():
+    wrong = pitfall("divided by d").candidate
+    (short,), (full,) = code_of(show(wrong)), code_of(show(wrong, doc=True))
+    assert short.startswith("def divided_by_d(")
+    assert full.startswith('@mistake(\n    "divided by d",')
+    assert full.endswith(short)
 
 
 def test_neighbours_from_one_file_share_its_line():

@@ -15,9 +15,9 @@ from tested_transformer.exercises import EXERCISES
 from tested_transformer.homework.jail.wire import same as same_on_the_wire
 from tested_transformer.specs import SPECS, Case, Spec, judge
 from tested_transformer.specs.attention.spec import ATTENTION, narrowed, textbook
-from tested_transformer.specs.judge import EQUAL, SHAPE, UNTOUCHED, brief, compare, difference
-from tested_transformer.specs.judge import _same as same_tensor
+from tested_transformer.specs.compare import brief, compare, difference, same_tensor
 from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
+from tested_transformer.specs.spec import EQUAL, SHAPE, UNTOUCHED
 
 NARROW = narrowed("dot-product attention", "softmax(QK^T/sqrt(d))V", chapter=1)
 
@@ -372,7 +372,7 @@ def test_checks_that_do_not_apply_say_why():
 
     verdict = judge(ATTENTION, no_masks)
     assert dict(verdict.skipped) == {"the mask decides": "this kernel takes no mask"}
-    assert verdict.num_cases < len(ATTENTION.cases(0))
+    assert verdict.num_cases < len(ATTENTION.draw(0))
 
 
 def test_refusing_everything_is_not_passing():
@@ -400,7 +400,7 @@ def test_the_baseline_is_short(seed):
 
     A product of d terms, a softmax over S and a sum of S values each round once a term.
     """
-    for case in ATTENTION.cases(seed):
+    for case in ATTENTION.draw(seed):
         expected = ATTENTION.expected(case)
         size, keys = case.arguments["key"].shape[-1], case.arguments["key"].shape[-2]
         spread = float(np.abs(case.arguments["query"]).max() * np.abs(case.arguments["key"]).max())
@@ -411,7 +411,7 @@ def test_the_baseline_is_short(seed):
 
 
 def test_a_seed_changes_the_numbers_and_nothing_else():
-    first, again, other = ATTENTION.cases(0), ATTENTION.cases(0), ATTENTION.cases(1)
+    first, again, other = ATTENTION.draw(0), ATTENTION.draw(0), ATTENTION.draw(1)
     assert [c.label for c in first] == [c.label for c in other]
     same = [
         np.array_equal(a.arguments["query"], b.arguments["query"])

@@ -8,7 +8,7 @@ import pytest
 from tested_transformer import attention
 from tested_transformer.functional.backends import BACKENDS
 from tested_transformer.specs import judge
-from tested_transformer.specs.attention.mutants import Formula
+from tested_transformer.specs.attention.mutants import AttentionFormula
 from tested_transformer.specs.attention.spec import ATTENTION, textbook
 
 # Which checks do not apply, and why: an implementation that stops serving a call shows up here.
@@ -25,10 +25,12 @@ def test_every_backend_passes(backend, seed):
     verdict = judge(ATTENTION, partial(attention, backend=backend), seed=seed)
     assert verdict.passed, verdict
     assert dict(verdict.skipped) == SKIPPED[backend]
-    assert verdict.num_cases == len(ATTENTION.cases(seed))
+    assert verdict.num_cases == len(ATTENTION.draw(seed))
 
 
-@pytest.mark.parametrize("right", [textbook, Formula()], ids=["the baseline", "the mutants' base"])
+@pytest.mark.parametrize(
+    "right", [textbook, AttentionFormula()], ids=["the baseline", "the mutants' base"]
+)
 def test_what_the_judge_itself_leans_on(right):
     # The baseline has NaN gradients at empty rows, so only its numbers are judged.
     checks = [check for check in ATTENTION.checks if "gradient" not in check.name]

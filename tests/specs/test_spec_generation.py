@@ -5,6 +5,7 @@ import torch
 
 import tested_transformer as generation
 from tested_transformer.data import PAD
+from tested_transformer.generation import decoding_state
 from tested_transformer.specs.generation import mutants as plain
 from tested_transformer.specs.generation.spec import (
     BEAM_SEARCH,
@@ -59,8 +60,8 @@ def beam_search(next_scores, start, num_beams, max_new, length_penalty):
 
 def state(model, source=None, **options):
     if source is None:
-        return generation.CausalState(model, **options)
-    return generation.Seq2SeqState(model, source, **options)
+        return decoding_state.CausalState(model, **options)
+    return decoding_state.Seq2SeqState(model, source, **options)
 
 
 def without_cache(model, source=None):
@@ -99,7 +100,7 @@ def test_what_is_right_passes(spec, candidate, seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_greedy_cases_end_at_different_lengths(seed):
     """Without this no mutant that stops too early or too late could be told apart."""
-    for case in GREEDY_DECODING.cases(seed):
+    for case in GREEDY_DECODING.draw(seed):
         tokens = GREEDY_DECODING.expected(case)
         lengths = set((tokens != PAD).sum(1).tolist())
         assert len(lengths) > 1 or len(tokens) == 1 or tokens.shape[1] == 1, case.label
@@ -108,7 +109,7 @@ def test_the_greedy_cases_end_at_different_lengths(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_beam_case_has_two_best_sentences(seed):
     """Where two scores were equal, rounding would decide which sentence is right."""
-    for case in BEAM_SEARCH.cases(seed):
+    for case in BEAM_SEARCH.draw(seed):
         kept = []
 
         class Remembers(plain.Beams):

@@ -7,9 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from tested_transformer.models.transformer import Transformer, TransformerConfig
-from tested_transformer.specs.judge import Run, judge
+from tested_transformer.specs.judge import judge
 from tested_transformer.specs.model.mutants import ModelSteps
 from tested_transformer.specs.model.spec import MODEL, by_name, named_shapes, torch_model
+from tested_transformer.specs.spec import Run
 
 
 class Bare(nn.Module):
@@ -113,7 +114,7 @@ def test_a_function_that_makes_a_module_will_do():
 @pytest.mark.slow
 def test_the_package_is_as_exact_as_torch():
     """In units of eps x the largest logit, against the reference in a wider dtype."""
-    for case in MODEL.cases(0):
+    for case in MODEL.draw(0):
         expected = MODEL.expected(case)
         eps, size = torch.finfo(case.dtype).eps, np.abs(expected).max()
         ours = Run(MODEL, Transformer).value(case)

@@ -118,7 +118,7 @@ def test_right_implementations_pass(spec, right, seed):
 
 
 def test_the_gradient_on_paper_is_autograd_s():
-    for case in TRAINING_STEP.cases(0)[:5]:
+    for case in TRAINING_STEP.draw(0)[:5]:
         a, given = case.arguments, case.tensors()
         tables = [a[name] for name in ("source_table", "target_table", "output")]
         model = TinyModel(*(torch.from_numpy(table) for table in tables), dropout=0.0)
@@ -131,7 +131,7 @@ def test_the_gradient_on_paper_is_autograd_s():
 
 def test_clipping_is_put_to_the_test():
     """The limits of the cases are below the norms that they must bound, or far above."""
-    for case in TRAINING_STEP.cases(0):
+    for case in TRAINING_STEP.draw(0):
         a = case.arguments
         if a["clip"] is None:
             continue

@@ -13,8 +13,10 @@ from torch import Tensor
 from .. import reference
 from ..errors import argument_error
 from ..specs.attention.spec import narrowed
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.self_attention.spec import SELF_ATTENTION
+from ..specs.spec import EQUAL, SHAPE, Case, Check, Run, Spec
 
 # --- 1.1: the weights of one query ----------------------------------------------------------------
 
@@ -25,8 +27,7 @@ def _weights(query, key):
     return reference.softmax(np.array(products) * scale)
 
 
-def _weight_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _weight_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, keys, d, dtype=torch.float64, spread=1.0) -> Case:
         query = spread * rng.normal(size=d)
@@ -53,6 +54,51 @@ def plain_weights(query: Tensor, key: Tensor) -> Tensor:
     return torch.softmax(key @ query * len(query) ** -0.5, dim=0)
 
 
+@mistake(
+    "the scores as they are",
+    rejected_by="the weights share out 1",
+    cause="The softmax is missing.",
+)
+def scores_as_they_are(query, key):
+    return key @ query * len(query) ** -0.5
+
+
+@mistake(
+    "scores divided by their sum",
+    rejected_by="the weights share out 1",
+    cause="Division makes a sum of 1, not a distribution: that takes the exponential.",
+)
+def scores_divided_by_their_sum(query, key):
+    return (key @ query) / (key @ query).sum()
+
+
+@mistake(
+    "weights without the scale",
+    rejected_by="equals the reference",
+    cause="The scores are not divided by sqrt(d).",
+)
+def weights_without_the_scale(query, key):
+    return torch.softmax(key @ query, dim=0)
+
+
+@mistake(
+    "scaled by the number of keys",
+    rejected_by="equals the reference",
+    cause="1/sqrt(S) with S keys, where d is the length of the query.",
+)
+def scaled_by_the_number_of_keys(query, key):
+    return torch.softmax(key @ query * len(key) ** -0.5, dim=0)
+
+
+@mistake(
+    "an exponential that overflows",
+    rejected_by="no overflow",
+    cause="The largest score is not subtracted first.",
+)
+def exponential_that_overflows(query, key):
+    return (s := (key @ query * len(query) ** -0.5).exp()) / s.sum()
+
+
 WEIGHTS = Spec(
     name="ch01.weights",
     statement="weights(query, key): query (d), key (S, d) -> the S attention weights of the query",
@@ -61,8 +107,6 @@ WEIGHTS = Spec(
     baseline=plain_weights,
     cases=_weight_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no overflow",
             "The exponential overflows: torch.softmax subtracts the largest score first.",
@@ -73,43 +117,10 @@ WEIGHTS = Spec(
             ),
         ),
         Check("the weights share out 1", "None is negative and together they are 1.", _sums_to_one),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the scores as they are", lambda query, key: key @ query * len(query) ** -0.5,
-            "the weights share out 1",
-            symptom="Some weights are negative.", cause="The softmax is missing.",
-            seen="source notes, 001:1577", chapter=1,
-        ),
-        Mutant(
-            "scores divided by their sum", lambda query, key: (key @ query) / (key @ query).sum(),
-            "the weights share out 1",
-            symptom="They sum to 1, but some are negative and some above 1.",
-            cause="Division makes a sum of 1, not a distribution: that takes the exponential.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "weights without the scale", lambda query, key: torch.softmax(key @ query, dim=0),
-            "equals the reference",
-            symptom="Weights that are too sharp.", cause="The scores are not divided by sqrt(d).",
-            seen="source notes, 001:1347", chapter=1,
-        ),
-        Mutant(
-            "scaled by the number of keys",
-            lambda query, key: torch.softmax(key @ query * len(key) ** -0.5, dim=0),
-            "equals the reference",
-            symptom="The same query is less decided the longer the sequence.",
-            cause="1/sqrt(S) with S keys, where d is the length of the query.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "an exponential that overflows",
-            lambda query, key: (s := (key @ query * len(query) ** -0.5).exp()) / s.sum(),
-            "no overflow",
-            symptom="NaN for large scores.", cause="The largest score is not subtracted first.",
-            seen="source notes, 002:28", chapter=1,
-        ),
+    mutants=mistakes(
+        scores_as_they_are, scores_divided_by_their_sum, weights_without_the_scale,
+        scaled_by_the_number_of_keys, exponential_that_overflows
     ),
     chapter=1,
     points=2,
@@ -136,11 +147,9 @@ ATTENTION = replace(ATTENTION, mutants=[m for m in ATTENTION.mutants if m.name i
 
 # --- 1.3: self-attention for a batch --------------------------------------------------------------
 
-SELF = replace(
-    SELF_ATTENTION,
+SELF = SELF_ATTENTION.narrowed(
+    lambda case: "d_in" not in case.arguments,
     name="ch01.self_attention",
-    cases=lambda seed: [c for c in SELF_ATTENTION.cases(seed) if "d_in" not in c.arguments],
-    checks=tuple(check for check in SELF_ATTENTION.checks if "d_in" not in check.needs),
     mutants=tuple(m for m in SELF_ATTENTION.mutants if not isinstance(m.candidate, type)),
     points=3,
 )
@@ -180,6 +189,33 @@ def shift(length: int, by: int = 1, gain: float = 30.0) -> tuple[Tensor, Tensor]
     return gain * torch.eye(length).roll(by, dims=1), torch.eye(length)
 
 
+@mistake(
+    "each token looks at itself",
+    rejected_by="equals the reference",
+    cause="The two matrices are the same up to a factor: a position matches itself.",
+)
+def each_token_looks_at_itself(length):
+    return shift(length, 0)
+
+
+@mistake(
+    "each token looks left",
+    rejected_by="equals the reference",
+    cause="The shift goes the wrong way, or stands in the keys in place of the queries.",
+)
+def each_token_looks_left(length):
+    return shift(length, -1)
+
+
+@mistake(
+    "too timid a score",
+    rejected_by="each token decides",
+    cause="Scores of 1 or less: the softmax needs a lead of ln(99 x (length - 1)).",
+)
+def too_timid_a_score(length):
+    return shift(length, 1, 1.0)
+
+
 LOOK_RIGHT = Spec(
     name="ch01.look_right",
     statement="""look_right(length): two matrices (w_query, w_key), each (length, d), d being
@@ -187,10 +223,10 @@ your choice. With x the identity matrix (token i is the one-hot vector of positi
 but the last must give its right neighbor a weight above 0.99.""",
     required=("length",),
     reference=_right,
-    cases=lambda seed: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
+    cases=lambda rng: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
     read=_looked_at,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "each token decides",
             "A token spreads its weight. Larger scores make a sharper softmax: mind sqrt(d).",
@@ -198,26 +234,7 @@ but the last must give its right neighbor a weight above 0.99.""",
         ),
         replace(EQUAL, explain="A token gives its weight to another than its right neighbor."),
     ),
-    mutants=(
-        Mutant(
-            "each token looks at itself", lambda length: shift(length, 0), "equals the reference",
-            symptom="The weights are the identity matrix.",
-            cause="The two matrices are the same up to a factor: a position matches itself.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "each token looks left", lambda length: shift(length, -1), "equals the reference",
-            symptom="Token i looks at i - 1.",
-            cause="The shift goes the wrong way, or stands in the keys in place of the queries.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "too timid a score", lambda length: shift(length, 1, 1.0), "each token decides",
-            symptom="The right neighbor gets the largest weight, but not 0.99 of it.",
-            cause="Scores of 1 or less: the softmax needs a lead of ln(99 x (length - 1)).",
-            seen="made for this book", chapter=1,
-        ),
-    ),
+    mutants=mistakes(each_token_looks_at_itself, each_token_looks_left, too_timid_a_score),
     chapter=1,
     points=3,
 )  # fmt: skip
@@ -273,6 +290,33 @@ def _same_bag(run: Run, case: Case) -> Problem | None:
     return Problem(" ".join(sorted(wanted)), " ".join(sorted(got)))
 
 
+@mistake(
+    "the number itself",
+    rejected_by="another number",
+    cause="Nothing was exchanged.",
+)
+def number_itself(number):
+    return number
+
+
+@mistake(
+    "units and tens exchanged",
+    rejected_by="the same morphemes",
+    cause="A tens word is one piece: its digit can not move. The other two can.",
+)
+def units_and_tens_exchanged(number):
+    return number // 100 * 100 + number % 10 * 10 + number // 10 % 10
+
+
+@mistake(
+    "the next number",
+    rejected_by="the same morphemes",
+    cause="Order, not size, is what may change.",
+)
+def next_number(number):
+    return number + 1
+
+
 SAME_BAG = Spec(
     name="ch01.same_bag",
     statement="""same_bag(number): another number whose German word has the same morphemes, in
@@ -280,8 +324,9 @@ another order. number is from 200 to 999, its tens digit is not 1, and its hundr
 are two different digits from 2 to 9. 203 is zwei hundert drei.""",
     required=("number",),
     reference=lambda number: number % 10 * 100 + number // 10 % 10 * 10 + number // 100,
-    cases=lambda seed: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
+    cases=lambda rng: [Case(f"the number {n}", {"number": n}) for n in (203, 324, 705, 986, 452)],
     read=lambda answer, arguments: _check_number(answer),
+    usual=(),
     checks=(
         Check("another number", "The answer must differ from the number given.", _another),
         Check(
@@ -289,28 +334,8 @@ are two different digits from 2 to 9. 203 is zwei hundert drei.""",
             "Both words must be made of the same pieces, each as often.",
             _same_bag,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the number itself", lambda number: number, "another number",
-            symptom="The same word.", cause="Nothing was exchanged.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "units and tens exchanged",
-            lambda number: number // 100 * 100 + number % 10 * 10 + number // 10 % 10,
-            "the same morphemes",
-            symptom="vier und zwanzig becomes zwei und vierzig: other pieces.",
-            cause="A tens word is one piece: its digit can not move. The other two can.",
-            seen="made for this book", chapter=1,
-        ),
-        Mutant(
-            "the next number", lambda number: number + 1, "the same morphemes",
-            symptom="A new units word.", cause="Order, not size, is what may change.",
-            seen="made for this book", chapter=1,
-        ),
-    ),
+    mutants=mistakes(number_itself, units_and_tens_exchanged, next_number),
     chapter=1,
     points=2,
 )  # fmt: skip

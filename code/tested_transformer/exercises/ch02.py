@@ -9,19 +9,18 @@ import numpy as np
 import torch
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import Mutant, mistake, mistakes
+from ..specs.scoring.mutants import LocalFormula, squared_distances
 from ..specs.scoring.spec import (
     ADDITIVE,
     KERNEL,
     LOCAL,
-    LocalFormula,
     cases_of,
     kernel_arguments,
     slack,
-    squared_distances,
 )
-
-MADE = "made for this book"
+from ..specs.spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 
 ADDITIVE_SCORES = replace(ADDITIVE, name="ch02.additive_scores", points=3)
 KERNEL_REGRESSION = replace(KERNEL, name="ch02.kernel_regression", points=2)
@@ -51,25 +50,50 @@ def plain_features(query, key, bandwidth):
     return of_query, torch.cat([key, -squares / 2], -1)
 
 
+@mistake(
+    "features without squares",
+    rejected_by="equally near means equal weight",
+    cause="-|k|^2 / 2 is missing: it depends on the key, so it does not cancel.",
+)
 def features_without_squares(query, key, bandwidth):
     return query / bandwidth**2, key
 
 
+@mistake(
+    "features with the wrong sign",
+    rejected_by="equally near means equal weight",
+    cause="+|k|^2 / 2: the square is subtracted in -|q - k|^2 / 2.",
+)
 def features_with_the_wrong_sign(query, key, bandwidth):
     ones, squares = torch.ones_like(query[..., :1]), key.square().sum(-1, keepdim=True)
     return torch.cat([query, ones], -1) / bandwidth**2, torch.cat([key, squares / 2], -1)
 
 
+@mistake(
+    "features with the whole square",
+    rejected_by="equally near means equal weight",
+    cause="-|k|^2 for -|k|^2 / 2: the exponent is (q.k - |k|^2 / 2 - |q|^2 / 2) / s^2.",
+)
 def features_with_the_whole_square(query, key, bandwidth):
     ones, squares = torch.ones_like(query[..., :1]), key.square().sum(-1, keepdim=True)
     return torch.cat([query, ones], -1) / bandwidth**2, torch.cat([key, -squares], -1)
 
 
+@mistake(
+    "features with one bandwidth",
+    rejected_by="equals the reference",
+    cause="Divided by the bandwidth once in all; the exponent has its square.",
+)
 def features_with_one_bandwidth(query, key, bandwidth):
     of_query, of_key = plain_features(query, key, 1.0)
     return of_query / bandwidth, of_key
 
 
+@mistake(
+    "features that saw it all",
+    rejected_by="each side knows only itself",
+    cause="The scores are passed off as features of the queries.",
+)
 def features_that_saw_it_all(query, key, bandwidth):
     scores = -squared_distances(query, key) / (2 * bandwidth**2)
     return scores, torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:-1], -1)
@@ -124,8 +148,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
         ("vectors in a batch", feature_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "each side knows only itself",
             "A feature of a query may not look at the keys, nor the other way round.",
@@ -136,41 +158,10 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
             "Two keys at the same distance from the query share alike: the longer must not win.",
             _alone,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "features without squares", features_without_squares, "equally near means equal weight",
-            symptom="The key furthest out in the query's direction wins, not the nearest.",
-            cause="-|k|^2 / 2 is missing: it depends on the key, so it does not cancel.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "features with the wrong sign", features_with_the_wrong_sign,
-            "equally near means equal weight",
-            symptom="Long keys are favored twice over.",
-            cause="+|k|^2 / 2: the square is subtracted in -|q - k|^2 / 2.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "features with the whole square", features_with_the_whole_square,
-            "equally near means equal weight",
-            symptom="Short keys win.",
-            cause="-|k|^2 for -|k|^2 / 2: the exponent is (q.k - |k|^2 / 2 - |q|^2 / 2) / s^2.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "features with one bandwidth", features_with_one_bandwidth, "equals the reference",
-            symptom="Weights as for another bandwidth.",
-            cause="Divided by the bandwidth once in all; the exponent has its square.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "features that saw it all", features_that_saw_it_all, "each side knows only itself",
-            symptom="The right weights, but nothing is gained: a table of all pairs.",
-            cause="The scores are passed off as features of the queries.",
-            seen=MADE, chapter=2,
-        ),
+    mutants=mistakes(
+        features_without_squares, features_with_the_wrong_sign, features_with_the_whole_square,
+        features_with_one_bandwidth, features_that_saw_it_all
     ),
     chapter=2,
     points=3,
@@ -180,8 +171,8 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
 # --- Local-p --------------------------------------------------------------------------------------
 
 
-def _local_p_cases(seed: int) -> list[Case]:
-    kept = [case for case in LOCAL.cases(seed) if case.arguments["gaussian"]]
+def _local_p_cases(rng: np.random.Generator) -> list[Case]:
+    kept = [case for case in LOCAL.cases(rng) if case.arguments["gaussian"]]
     return [Case(c.label, {n: a for n, a in c.arguments.items() if n != "gaussian"}, c.dtype)
             for c in kept]  # fmt: skip
 
@@ -210,10 +201,8 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
         *(replace(mutant, candidate=_always(mutant.candidate)) for mutant in LOCAL.mutants
           if mutant.name not in ("window after the softmax", "window like a slice")),
         Mutant(
-            "window after the softmax", _always(_WindowAfter()), "equals the reference",
-            symptom="Far keys take weight away, and it is lost: the output shrinks.",
+            "window after the softmax", _always(_WindowAfter()), rejected_by="equals the reference",
             cause="The softmax ran over all keys before the window cut them off.",
-            seen=MADE, chapter=2,
         ),
     ],
     chapter=2,
@@ -244,20 +233,40 @@ def plain_split(weight, rank):
     return (u[:, :rank] * s[:rank]).mT, v[:rank]
 
 
+@mistake(
+    "split without singular values",
+    rejected_by="full rank gives W back",
+    cause="U and V alone: the singular values are left out.",
+)
 def split_without_singular_values(weight, rank):
     u, _, v = torch.linalg.svd(weight)
     return u[:, :rank].mT, v[:rank]
 
 
+@mistake(
+    "split with the values twice",
+    rejected_by="full rank gives W back",
+    cause="Both sides get the singular values; give each the square root, or one side all.",
+)
 def split_with_singular_values_twice(weight, rank):
     u, s, v = torch.linalg.svd(weight)
     return (u[:, :rank] * s[:rank]).mT, s[:rank, None] * v[:rank]
 
 
+@mistake(
+    "split of the first rows",
+    rejected_by="full rank gives W back",
+    cause="The first rows of W are kept, not its strongest directions.",
+)
 def split_of_the_first_rows(weight, rank):
     return torch.eye(len(weight), dtype=weight.dtype)[:rank], weight[:rank]
 
 
+@mistake(
+    "split with the last values",
+    rejected_by="the nearest of its rank",
+    cause="torch.linalg.svd sorts the singular values from large to small.",
+)
 def split_with_the_last(weight, rank):
     u, s, v = torch.linalg.svd(weight, full_matrices=False)
     return (u[:, -rank:] * s[-rank:]).mT, v[-rank:]
@@ -318,8 +327,6 @@ weight (dq, dk) -> (rank, dq), (rank, dk)""",
         ("more columns than rows", split_arguments(3, 6, 2)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "full rank gives W back",
             "With as many rows as W's smaller side the product is W itself.",
@@ -330,35 +337,10 @@ weight (dq, dk) -> (rank, dq), (rank, dk)""",
             "Keep the largest singular values (torch.linalg.svd): nothing of that rank is nearer.",
             _best,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "split without singular values", split_without_singular_values,
-            "full rank gives W back",
-            symptom="Every direction counts the same.",
-            cause="U and V alone: the singular values are left out.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "split with the values twice", split_with_singular_values_twice,
-            "full rank gives W back",
-            symptom="Strong directions are exaggerated.",
-            cause="Both sides get the singular values; give each the square root, or one side all.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "split of the first rows", split_of_the_first_rows, "full rank gives W back",
-            symptom="Numbers of the query past the rank are never read.",
-            cause="The first rows of W are kept, not its strongest directions.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "split with the last values", split_with_the_last, "the nearest of its rank",
-            symptom="The weakest directions are kept.",
-            cause="torch.linalg.svd sorts the singular values from large to small.",
-            seen=MADE, chapter=2,
-        ),
+    mutants=mistakes(
+        split_without_singular_values, split_with_singular_values_twice, split_of_the_first_rows,
+        split_with_the_last
     ),
     chapter=2,
     points=3,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,26 +10,16 @@ from torch import Tensor
 
 from .. import reference
 from ..functional.scaling import perplexity
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.scaling.spec import SCALED_SCORES, SOFTMAX
+from ..specs.spec import EQUAL, UNTOUCHED, Case, Check, Run, Spec
 
 EPS = torch.finfo(torch.float64).eps
 
 
-def _without(spec: Spec, option: str, **changes) -> Spec:
-    """The Spec for a function that does not take the option."""
-
-    def cases(seed: int) -> list[Case]:
-        return [case for case in spec.cases(seed) if option not in case.arguments]
-
-    given = cases(0)
-    checks = [check for check in spec.checks if any(check.concerns(case) for case in given)]
-    return replace(spec, cases=cases, checks=checks, **changes)
-
-
-STABLE_SOFTMAX = _without(
-    SOFTMAX,
-    "temperature",
+STABLE_SOFTMAX = SOFTMAX.narrowed(
+    lambda case: "temperature" not in case.arguments,
     name="ch03.softmax",
     statement="softmax(scores): exp(s_i) over the sum of these, for scores of any size; without "
     "calling a softmax. scores (*batch, S) -> (*batch, S)",
@@ -38,9 +27,8 @@ STABLE_SOFTMAX = _without(
     points=2,
 )
 
-SCALED_IN_TIME = _without(
-    SCALED_SCORES,
-    "scale",
+SCALED_IN_TIME = SCALED_SCORES.narrowed(
+    lambda case: "scale" not in case.arguments,
     name="ch03.scaled_scores",
     statement="scaled_scores(query, key): q.k / sqrt(d) for each pair, in the dtype of the query, "
     "finite whenever the answer is. (*batch, L, d), (*batch, S, d) -> (*batch, L, S)",
@@ -59,8 +47,7 @@ def _backward_reference(weights, gradient):
     return result
 
 
-def _backward_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _backward_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
         weights = reference.tempered_softmax(spread * rng.normal(size=shape))
@@ -90,6 +77,33 @@ def _constant_gradient(run: Run, case: Case) -> Problem | None:
     return compare(np.zeros_like(got), got, 64 * torch.finfo(case.dtype).eps)
 
 
+@mistake(
+    "only p (1 - p)",
+    rejected_by="a constant gradient gives nothing",
+    cause="Only the diagonal of the Jacobian: that is the derivative of a sigmoid.",
+)
+def only_p_times_1_minus_p(weights, gradient):
+    return gradient * weights * (1 - weights)
+
+
+@mistake(
+    "the plain mean subtracted",
+    rejected_by="what one score gains the others lose",
+    cause="What is subtracted is the gradient's mean weighted by p, not the plain mean.",
+)
+def plain_mean_subtracted(weights, gradient):
+    return weights * (gradient - gradient.mean(-1, keepdim=True))
+
+
+@mistake(
+    "the factor p forgotten",
+    rejected_by="what one score gains the others lose",
+    cause="p_j (g_j - sum p g) without the p_j in front.",
+)
+def factor_p_forgotten(weights, gradient):
+    return gradient - (weights * gradient).sum(-1, keepdim=True)
+
+
 SOFTMAX_BACKWARD = Spec(
     name="ch03.softmax_backward",
     statement="softmax_backward(weights, gradient): the gradient with respect to the scores, from the "
@@ -102,8 +116,6 @@ SOFTMAX_BACKWARD = Spec(
     ),
     cases=_backward_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a constant gradient gives nothing",
             "If every weight is wanted equally, no score should move: the weights always sum to 1.",
@@ -114,37 +126,8 @@ SOFTMAX_BACKWARD = Spec(
             "The gradients of a row of scores sum to 0: raising all of them changes no weight.",
             _nothing_in_sum,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "only p (1 - p)",
-            lambda weights, gradient: gradient * weights * (1 - weights),
-            "a constant gradient gives nothing",
-            symptom="Each score is moved as if its weight were alone.",
-            cause="Only the diagonal of the Jacobian: that is the derivative of a sigmoid.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the plain mean subtracted",
-            lambda weights, gradient: weights * (gradient - gradient.mean(-1, keepdim=True)),
-            "what one score gains the others lose",
-            symptom="The gradients of a row do not sum to 0.",
-            cause="What is subtracted is the gradient's mean weighted by p, not the plain mean.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the factor p forgotten",
-            lambda weights, gradient: gradient - (weights * gradient).sum(-1, keepdim=True),
-            "what one score gains the others lose",
-            symptom="A key with weight 0 still gets a gradient.",
-            cause="p_j (g_j - sum p g) without the p_j in front.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(only_p_times_1_minus_p, plain_mean_subtracted, factor_p_forgotten),
     chapter=3,
     points=3,
 )
@@ -156,8 +139,7 @@ def _gap_reference(weight, num_keys):
     return np.array([np.log(w / (1 - w)) + np.log(w.dtype.type(num_keys - 1)) for w in weight])
 
 
-def _gap_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gap_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, weight, num_keys) -> Case:
         return Case(label, {"weight": np.array(weight), "num_keys": num_keys})
@@ -177,6 +159,24 @@ def _gap_gives_weight(run: Run, case: Case) -> Problem | None:
     return compare(case.arguments["weight"], got, 1e-9)
 
 
+@mistake(
+    "always two keys",
+    rejected_by="the gap gives the weight back",
+    cause="The logistic function's inverse: there, one loser; here, num_keys - 1.",
+)
+def always_two_keys(weight, num_keys):
+    return (weight / (1 - weight)).log()
+
+
+@mistake(
+    "the winner counted among the losers",
+    rejected_by="the gap gives the weight back",
+    cause="num_keys in place of num_keys - 1.",
+)
+def winner_counted_among_the_losers(weight, num_keys):
+    return (weight * num_keys / (1 - weight)).log()
+
+
 SCORE_GAP = Spec(
     name="ch03.score_gap",
     statement="score_gap(weight, num_keys): by how much the winner's score must exceed that of the "
@@ -186,35 +186,13 @@ SCORE_GAP = Spec(
     baseline=lambda weight, num_keys: (weight * (num_keys - 1) / (1 - weight)).log(),
     cases=_gap_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the gap gives the weight back",
             "A softmax over one `gap` and num_keys - 1 zeros must give the winner `weight`.",
             _gap_gives_weight,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "always two keys",
-            lambda weight, num_keys: (weight / (1 - weight)).log(),
-            "the gap gives the weight back",
-            symptom="Right for two keys; the more keys, the further below the weight asked for.",
-            cause="The logistic function's inverse: there, one loser; here, num_keys - 1.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the winner counted among the losers",
-            lambda weight, num_keys: (weight * num_keys / (1 - weight)).log(),
-            "the gap gives the weight back",
-            symptom="A little too much weight, wrong already for two keys.",
-            cause="num_keys in place of num_keys - 1.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(always_two_keys, winner_counted_among_the_losers),
     chapter=3,
     points=2,
 )
@@ -233,8 +211,7 @@ def _fold_read(answer, given) -> Tensor:
     return torch.cat([answer[0], answer[1][None]])
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, width, num_heads, dtype=torch.float64) -> Case:
         arguments = {"weight": rng.normal(size=(width + 1, width)), "bias": rng.normal(size=width)}
@@ -261,6 +238,39 @@ def _same_scores(run: Run, case: Case) -> Problem | None:
     return compare(expected.sum(-1).astype(float), got.sum(-1), width * slack)
 
 
+@mistake(
+    "the bias left out",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="The whole query is divided by sqrt(d), and the bias is a part of it.",
+)
+def bias_left_out(weight, bias, num_heads):
+    return (weight / (weight.shape[1] // num_heads) ** 0.5, bias)
+
+
+@mistake(
+    "the root of the model's width",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="sqrt(D) where the size of one head, D / num_heads, belongs under the root.",
+)
+def root_of_the_model_width(weight, bias, num_heads):
+    return (
+        weight / weight.shape[1] ** 0.5,
+        bias / weight.shape[1] ** 0.5,
+    )
+
+
+@mistake(
+    "divided by the head size",
+    rejected_by="the unscaled scores are the scaled ones",
+    cause="d for sqrt(d): as if queries and keys were both divided by the root.",
+)
+def divided_by_the_head_size(weight, bias, num_heads):
+    return (
+        weight / (weight.shape[1] // num_heads),
+        bias / (weight.shape[1] // num_heads),
+    )
+
+
 FOLD = Spec(
     name="ch03.fold",
     statement="fold(weight, bias, num_heads): new (weight, bias) of the query projection "
@@ -275,50 +285,13 @@ FOLD = Spec(
     read=_fold_read,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the unscaled scores are the scaled ones",
             "(x W' + b').k must equal (x W + b).k / sqrt(d) for each head, with d = D / num_heads.",
             _same_scores,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the bias left out",
-            lambda weight, bias, num_heads: (weight / (weight.shape[1] // num_heads) ** 0.5, bias),
-            "the unscaled scores are the scaled ones",
-            symptom="Right while the bias is zero, as it is at the start of training.",
-            cause="The whole query is divided by sqrt(d), and the bias is a part of it.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the root of the model's width",
-            lambda weight, bias, num_heads: (
-                weight / weight.shape[1] ** 0.5,
-                bias / weight.shape[1] ** 0.5,
-            ),
-            "the unscaled scores are the scaled ones",
-            symptom="Scores too small by sqrt(num_heads).",
-            cause="sqrt(D) where the size of one head, D / num_heads, belongs under the root.",
-            seen="source notes, 001:1562",
-            chapter=3,
-        ),
-        Mutant(
-            "divided by the head size",
-            lambda weight, bias, num_heads: (
-                weight / (weight.shape[1] // num_heads),
-                bias / (weight.shape[1] // num_heads),
-            ),
-            "the unscaled scores are the scaled ones",
-            symptom="Scores too small by sqrt(d).",
-            cause="d for sqrt(d): as if queries and keys were both divided by the root.",
-            seen="made for this book",
-            chapter=3,
-        ),
-    ),
+    mutants=mistakes(bias_left_out, root_of_the_model_width, divided_by_the_head_size),
     chapter=3,
     points=2,
 )
@@ -349,18 +322,38 @@ def right_temperature(scores: Tensor, target: float) -> float:
     return _search(lambda t: perplexity(_weights(scores, t)).item(), target, scores)
 
 
+@mistake(
+    "the entropy in place of its exponential",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="The target was compared with the entropy; the perplexity is its exponential.",
+)
 def _entropy_is_target(scores: Tensor, target: float) -> float:
     return _search(lambda t: perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
+@mistake(
+    "bits taken for nats",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="2 to the power of an entropy that was taken with the natural logarithm.",
+)
 def _bits_for_nats(scores: Tensor, target: float) -> float:
     return _search(lambda t: 2 ** perplexity(_weights(scores, t)).log().item(), target, scores)
 
 
+@mistake(
+    "another count of keys",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="1 / sum p^2 also counts keys, but it is not exp(entropy).",
+)
 def _inverse_of_squares(scores: Tensor, target: float) -> float:
     return _search(lambda t: 1 / _weights(scores, t).square().sum().item(), target, scores)
 
 
+@mistake(
+    "the scale for the temperature",
+    rejected_by="the softmax sees as many keys as asked for",
+    cause="1/temperature was returned: the number that multiplies the scores.",
+)
 def _scale_for_temperature(scores: Tensor, target: float) -> float:
     return 1 / right_temperature(scores, target)
 
@@ -373,8 +366,7 @@ def _keys_seen(answer, given) -> float:
     return round(perplexity(_weights(given["scores"], temperature)).item(), 3)
 
 
-def _temperature_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _temperature_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, scores, target) -> Case:
         return Case(label, {"scores": np.asarray(scores), "target": target})
@@ -400,53 +392,17 @@ TEMPERATURE = Spec(
     baseline=right_temperature,
     read=_keys_seen,
     cases=_temperature_cases,
+    usual=(UNTOUCHED,),
     checks=(
-        UNTOUCHED,
         Check(
             "the softmax sees as many keys as asked for",
             "exp(entropy) of softmax(scores / temperature) must be the target; it grows with the "
             "temperature, so halving an interval finds it.",
             EQUAL.test,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the entropy in place of its exponential",
-            _entropy_is_target,
-            "the softmax sees as many keys as asked for",
-            symptom="More keys than asked for: e^2 = 7.4 in place of 2.",
-            cause="The target was compared with the entropy; the perplexity is its exponential.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "bits taken for nats",
-            _bits_for_nats,
-            "the softmax sees as many keys as asked for",
-            symptom="More keys than asked for.",
-            cause="2 to the power of an entropy that was taken with the natural logarithm.",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "another count of keys",
-            _inverse_of_squares,
-            "the softmax sees as many keys as asked for",
-            symptom="Near the target, and never on it.",
-            cause="1 / sum p^2 also counts keys, but it is not exp(entropy).",
-            seen="made for this book",
-            chapter=3,
-        ),
-        Mutant(
-            "the scale for the temperature",
-            _scale_for_temperature,
-            "the softmax sees as many keys as asked for",
-            symptom="Sharper where it should be flatter.",
-            cause="1/temperature was returned: the number that multiplies the scores.",
-            seen="made for this book",
-            chapter=3,
-        ),
+    mutants=mistakes(
+        _entropy_is_target, _bits_for_nats, _inverse_of_squares, _scale_for_temperature
     ),
     chapter=3,
     points=3,

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
 from ..specs.masks.spec import CAUSAL_MASK, MASKED_SOFTMAX, PADDING_MASK_FROM_TOKENS, document_cases
+from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- Documents in time ----------------------------------------------------------------------------
 
@@ -33,17 +35,32 @@ def _same(ids: Tensor) -> Tensor:
     return (ids[:, :, None] == ids[:, None, :])[:, None]
 
 
+@mistake(
+    "documents without time",
+    rejected_by="the future is hidden",
+    cause="The causal mask is missing.",
+)
 def documents_without_time(document_ids):
     """Only the document counts."""
     return _same(document_ids)
 
 
+@mistake(
+    "time without documents",
+    rejected_by="other documents are hidden",
+    cause="The document mask is missing.",
+)
 def time_without_documents(document_ids):
     """Only the order counts."""
     batch, length = document_ids.shape
     return _past(length).expand(batch, 1, -1, -1).clone()
 
 
+@mistake(
+    "same document OR past",
+    rejected_by="other documents are hidden",
+    cause="| where & is meant: masks of what is allowed are joined with AND.",
+)
 def documents_or_past(document_ids):
     """OR for AND."""
     return _same(document_ids) | _past(document_ids.shape[1])
@@ -68,8 +85,6 @@ DOCUMENT_CAUSAL = Spec(
     reference=_document_causal_reference,
     cases=document_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the own document's past is seen",
             "A token sees itself and what stands before it in its own document.",
@@ -85,28 +100,8 @@ DOCUMENT_CAUSAL = Spec(
             "Inside a document, too, a token must not see what comes after it.",
             _causal_or_document(False, lambda ids: ~_document_causal_reference(ids)),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "documents without time", documents_without_time, "the future is hidden",
-            symptom="Each document reads its own future.",
-            cause="The causal mask is missing.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "time without documents", time_without_documents, "other documents are hidden",
-            symptom="A document reads the ones before it in the row.",
-            cause="The document mask is missing.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "same document OR past", documents_or_past, "other documents are hidden",
-            symptom="Nearly everything is seen: the future of the document, the past of all others.",
-            cause="| where & is meant: masks of what is allowed are joined with AND.",
-            seen="made for this book", chapter=4,
-        ),
-    ),
+    mutants=mistakes(documents_without_time, time_without_documents, documents_or_past),
     chapter=4,
     points=2,
 )  # fmt: skip
@@ -124,23 +119,37 @@ def _to_multihead_reference(allowed: np.ndarray, num_heads: int) -> np.ndarray:
     return hide
 
 
+@mistake(
+    "the polarity kept for nn.MultiheadAttention",
+    rejected_by="True means hide",
+    cause="nn.MultiheadAttention hides where the mask is True: ~ is missing.",
+)
 def polarity_kept(allowed, num_heads):
     """The mask in the right shape, True still means may attend."""
     return allowed[:, 0].repeat_interleave(num_heads, dim=0)
 
 
+@mistake(
+    "the mask repeated head by head",
+    rejected_by="the heads of a sample stand together",
+    cause="repeat gives samples 0 1 0 1; the flattened batch wants 0 0 1 1.",
+)
 def heads_outside(allowed, num_heads):
     """Repeated head by head: sample 0, sample 1, sample 0, sample 1 ..."""
     return ~allowed[:, 0].repeat(num_heads, 1, 1)
 
 
+@mistake(
+    "no axis for the heads",
+    rejected_by="the right shape and dtype",
+    cause="(B, L, S) where (B H, L, S) is wanted.",
+)
 def heads_forgotten(allowed, num_heads):
     """(B, L, S), one for each sample."""
     return ~allowed[:, 0]
 
 
-def _some_masks(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _some_masks(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, num_heads) -> Case:
         return Case(label, {"allowed": rng.random(shape) < 0.6, "num_heads": num_heads})
@@ -173,36 +182,14 @@ TO_MULTIHEAD = Spec(
     reference=_to_multihead_reference,
     cases=_some_masks,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("True means hide", "nn.MultiheadAttention hides where the mask is True.", _hides),
         Check(
             "the heads of a sample stand together",
             "Row b H + h belongs to sample b: repeat_interleave, or expand and flatten.",
             _batch_first,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the polarity kept for nn.MultiheadAttention", polarity_kept, "True means hide",
-            symptom="Training runs; the model sees the future and not the past.",
-            cause="nn.MultiheadAttention hides where the mask is True: ~ is missing.",
-            seen="rasbt/LLMs-from-scratch issue 1061", chapter=4,
-        ),
-        Mutant(
-            "the mask repeated head by head", heads_outside, "the heads of a sample stand together",
-            symptom="Samples get each other's masks, as soon as B and H are above 1.",
-            cause="repeat gives samples 0 1 0 1; the flattened batch wants 0 0 1 1.",
-            seen="source notes, 001:830", chapter=4,
-        ),
-        Mutant(
-            "no axis for the heads", heads_forgotten, "the right shape and dtype",
-            symptom="RuntimeError from nn.MultiheadAttention; with one head it works.",
-            cause="(B, L, S) where (B H, L, S) is wanted.",
-            seen="made for this book", chapter=4,
-        ),
-    ),
+    mutants=mistakes(polarity_kept, heads_outside, heads_forgotten),
     chapter=4,
     points=2,
 )  # fmt: skip
@@ -252,15 +239,25 @@ ON_TRIAL = (
 )
 
 
-def _trial_cases(seed: int) -> list[Case]:
+def _trial_cases(rng: np.random.Generator) -> list[Case]:
     return [Case(str(each), {"candidate": each}) for each in ON_TRIAL]
 
 
+@mistake(
+    "a test that can not fail",
+    rejected_by="leaks are caught",
+    cause="The comparison is made and its result not used.",
+)
 def never_fails(candidate):
     """Compare, and return True anyway."""
     return True
 
 
+@mistake(
+    "a test that can not pass",
+    rejected_by="right ones pass",
+    cause="The output at the changed place may change; only the places before it may not.",
+)
 def always_fails(candidate):
     """Change a token and require that nothing at all changes."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -269,6 +266,11 @@ def always_fails(candidate):
     return torch.equal(candidate(x, x, x), candidate(changed, changed, changed))
 
 
+@mistake(
+    "only the first output looked at",
+    rejected_by="leaks are caught",
+    cause="Every output before the change must stay, not the first alone.",
+)
 def only_the_first_row(candidate):
     """Change the last token and look at the first."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -277,6 +279,11 @@ def only_the_first_row(candidate):
     return torch.equal(candidate(x, x, x)[0], candidate(changed, changed, changed)[0])
 
 
+@mistake(
+    "a sequence too short for the leak",
+    rejected_by="leaks are caught",
+    cause="The test uses 3 tokens.",
+)
 def too_short(candidate):
     """A sequence of three."""
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -285,6 +292,11 @@ def too_short(candidate):
     return torch.equal(candidate(x, x, x)[:-1], candidate(changed, changed, changed)[:-1])
 
 
+@mistake(
+    "a tolerance larger than the leak",
+    rejected_by="leaks are caught",
+    cause="Without a leak the outputs before the change are equal to the last bit; allow rounding.",
+)
 def far_too_tolerant(candidate):
     """A tolerance larger than the effect."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -310,8 +322,8 @@ CATCHES_LEAK = Spec(
     required=("candidate",),
     reference=lambda candidate: not candidate.leaks,
     cases=_trial_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "right ones pass",
             "This attention does not leak, and the test says that it does.",
@@ -324,40 +336,8 @@ CATCHES_LEAK = Spec(
             _right_verdict(True),
             when=lambda case: case.arguments["candidate"].leaks,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a test that can not fail", never_fails, "leaks are caught",
-            symptom="Green, whatever is tested.",
-            cause="The comparison is made and its result not used.",
-            seen="LLMs-from-scratch test_ch03; labml's flash test", chapter=4,
-        ),
-        Mutant(
-            "a test that can not pass", always_fails, "right ones pass",
-            symptom="Right code is refused.",
-            cause="The output at the changed place may change; only the places before it may not.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "only the first output looked at", only_the_first_row, "leaks are caught",
-            symptom="A leak of one step is missed: the first token does not see the last.",
-            cause="Every output before the change must stay, not the first alone.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a sequence too short for the leak", too_short, "leaks are caught",
-            symptom="Leaks that need distance or a certain length are missed.",
-            cause="The test uses 3 tokens.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a tolerance larger than the leak", far_too_tolerant, "leaks are caught",
-            symptom="Only the loudest leaks are caught.",
-            cause="Without a leak the outputs before the change are equal to the last bit; allow rounding.",
-            seen="made for this book", chapter=4,
-        ),
-    ),
+    mutants=mistakes(never_fails, always_fails, only_the_first_row, too_short, far_too_tolerant),
     chapter=4,
     points=3,
 )  # fmt: skip

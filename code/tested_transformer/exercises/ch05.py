@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from .. import reference
 from ..specs.cache.spec import CACHE
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.multi_head.spec import MULTI_HEAD
+from ..specs.spec import Case, Check, Run, Spec
 
 # --- Splitting ------------------------------------------------------------------------------------
 
@@ -24,23 +24,37 @@ def _split_reference(x, num_heads):
     return heads
 
 
+@mistake(
+    "cut without turning",
+    rejected_by="a head holds a part of every token",
+    cause="reshape straight to (B, H, L, d): memory runs through a token before the next.",
+)
 def cut_straight(x, num_heads):
     """To the right shape in one step."""
     return x.reshape(x.shape[0], num_heads, x.shape[1], -1)
 
 
+@mistake(
+    "numbers dealt out like cards",
+    rejected_by="equals the reference",
+    cause="The width is cut into (d, H) where (H, d) is meant.",
+)
 def numbers_dealt_out(x, num_heads):
     """Every H-th number."""
     return x.unflatten(-1, (-1, num_heads)).permute(0, 3, 1, 2)
 
 
+@mistake(
+    "heads behind the tokens",
+    rejected_by="the right shape and dtype",
+    cause="The axes are (B, L, H, d): transpose(1, 2) is missing.",
+)
 def not_turned(x, num_heads):
     """Heads behind the tokens."""
     return x.unflatten(-1, (num_heads, -1))
 
 
-def _split_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _split_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [((1, 2, 4), 2), ((1, 3, 4), 1), ((2, 5, 6), 3), ((3, 4, 12), 4), ((2, 7, 6), 6)]
     label = "B {}, L {}, D {}, H {}"
     return [
@@ -69,35 +83,13 @@ SPLIT_HEADS = Spec(
     reference=_split_reference,
     cases=_split_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a head holds a part of every token",
             "Row i of each head comes from token i: cut the last axis, then turn two axes.",
             _own_tokens,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "cut without turning", cut_straight, "a head holds a part of every token",
-            symptom="The right shape; a head holds some tokens whole and others not at all.",
-            cause="reshape straight to (B, H, L, d): memory runs through a token before the next.",
-            seen="source notes, 001:826", chapter=5,
-        ),
-        Mutant(
-            "numbers dealt out like cards", numbers_dealt_out, "equals the reference",
-            symptom="Each head has a part of every token, and not the part that is agreed upon.",
-            cause="The width is cut into (d, H) where (H, d) is meant.",
-            seen="source notes, 001:1369", chapter=5,
-        ),
-        Mutant(
-            "heads behind the tokens", not_turned, "the right shape and dtype",
-            symptom="Attention would run over the heads: for each token, head by head.",
-            cause="The axes are (B, L, H, d): transpose(1, 2) is missing.",
-            seen="made for this book", chapter=5,
-        ),
-    ),
+    mutants=mistakes(cut_straight, numbers_dealt_out, not_turned),
     chapter=5,
     points=2,
 )  # fmt: skip
@@ -106,23 +98,11 @@ SPLIT_HEADS = Spec(
 
 OTHER_OPTIONS = ("context", "causal", "num_kv_heads", "d_model")
 
-
-def _masked_only(seed: int) -> list[Case]:
-    every = MULTI_HEAD.cases(seed)
-    return [c for c in every if all(c.arguments.get(name) is None for name in OTHER_OPTIONS)]
-
-
-WHOLE_LAYER = replace(
-    MULTI_HEAD,
+WHOLE_LAYER = MULTI_HEAD.narrowed(
+    lambda case: all(case.arguments.get(name) is None for name in OTHER_OPTIONS),
     name="ch05.multi_head",
     statement="multi_head(x, w_query, w_key, w_value, w_output, num_heads, mask=None): x (B, L, D), four "
     "matrices (D, D), a mask that broadcasts with (B, H, L, L), True = may attend -> (B, L, D)",
-    cases=_masked_only,
-    checks=[
-        check
-        for check in MULTI_HEAD.checks
-        if any(check.concerns(case) for case in _masked_only(0))
-    ],
     mutants=[
         mutant
         for mutant in MULTI_HEAD.mutants
@@ -143,24 +123,38 @@ def _contributions_reference(heads, w_output):
     return parts
 
 
+@mistake(
+    "the output in equal shares",
+    rejected_by="a silent head adds nothing",
+    cause="The whole output is divided by H.",
+)
 def equal_shares(heads, w_output):
     """The output, divided by the number of heads."""
     output = heads.transpose(1, 2).flatten(2) @ w_output
     return (output / heads.shape[1])[:, None].expand(-1, heads.shape[1], -1, -1)
 
 
+@mistake(
+    "every H-th row for a head",
+    rejected_by="together they are the output",
+    cause="w_output is cut into (d, H, D) where (H, d, D) is meant.",
+)
 def every_hth_row(heads, w_output):
     """Rows h, h + H, h + 2 H ... for head h."""
     return heads @ w_output.unflatten(0, (-1, heads.shape[1])).transpose(0, 1)
 
 
+@mistake(
+    "columns for rows",
+    rejected_by="together they are the output",
+    cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
+)
 def columns_for_rows(heads, w_output):
     """Columns of the matrix where rows are meant."""
     return heads @ w_output.T.unflatten(0, (heads.shape[1], -1))
 
 
-def _contribution_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _contribution_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 2, 1, 1), (1, 2, 3, 2), (2, 3, 4, 2), (2, 1, 3, 5), (3, 4, 5, 3)]
     label = "B {}, H {}, L {}, d {}"
     return [
@@ -194,8 +188,6 @@ CONTRIBUTIONS = Spec(
     reference=_contributions_reference,
     cases=_contribution_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "together they are the output",
             "Added up over the heads, the contributions are Concat(heads) w_output.",
@@ -206,28 +198,8 @@ CONTRIBUTIONS = Spec(
             "If a head is zero its contribution is zero, and those of the others stay.",
             _silent,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the output in equal shares", equal_shares, "a silent head adds nothing",
-            symptom="The sum is right and no share says anything about its head.",
-            cause="The whole output is divided by H.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "every H-th row for a head", every_hth_row, "together they are the output",
-            symptom="Right shapes; the parts do not add up to the output.",
-            cause="w_output is cut into (d, H, D) where (H, d, D) is meant.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "columns for rows", columns_for_rows, "together they are the output",
-            symptom="Runs for a square matrix; the parts do not add up to the output.",
-            cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
-            seen="made for this book", chapter=5,
-        ),
-    ),
+    mutants=mistakes(equal_shares, every_hth_row, columns_for_rows),
     chapter=5,
     points=3,
 )  # fmt: skip
@@ -251,24 +223,38 @@ def _head_forms(w_query, w_key, num_heads, scale):
     return queries @ keys.mT * scale(queries.shape[-1])
 
 
+@mistake(
+    "forms without the scale",
+    rejected_by="equals the reference",
+    cause="1/sqrt(d) is part of the scaled scores.",
+)
 def forms_without_scale(w_query, w_key, num_heads):
     """The product alone."""
     return _head_forms(w_query, w_key, num_heads, lambda d: 1.0)
 
 
+@mistake(
+    "forms with the scale of the width",
+    rejected_by="equals the reference",
+    cause="1/sqrt(D), where a head sums d = D / H products.",
+)
 def forms_of_the_whole(w_query, w_key, num_heads):
     """The scale of the whole width."""
     return _head_forms(w_query, w_key, num_heads, lambda d: (d * num_heads) ** -0.5)
 
 
+@mistake(
+    "one form for all heads",
+    rejected_by="a head has rank d",
+    cause="The columns are not split among the heads.",
+)
 def one_form_for_all(w_query, w_key, num_heads):
     """Never split."""
     whole = w_query @ w_key.T * (w_query.shape[1] // num_heads) ** -0.5
     return whole.expand(num_heads, -1, -1)
 
 
-def _form_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _form_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(width, heads) -> Case:
         matrices = {n: rng.normal(size=(width, width)) for n in ("w_query", "w_key")}
@@ -292,53 +278,24 @@ HEAD_FORMS = Spec(
     reference=_head_forms_reference,
     cases=_form_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a head has rank d",
             "A head sees d numbers of each query and key: its D x D matrix has at most rank d.",
             _rank,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "forms without the scale", forms_without_scale, "equals the reference",
-            symptom="Scores too large by sqrt(d).",
-            cause="1/sqrt(d) is part of the scaled scores.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "forms with the scale of the width", forms_of_the_whole, "equals the reference",
-            symptom="Scores too small by sqrt(H).",
-            cause="1/sqrt(D), where a head sums d = D / H products.",
-            seen="source notes, 001:1562", chapter=5,
-        ),
-        Mutant(
-            "one form for all heads", one_form_for_all, "a head has rank d",
-            symptom="All heads score alike.",
-            cause="The columns are not split among the heads.",
-            seen="made for this book", chapter=5,
-        ),
-    ),
+    mutants=mistakes(forms_without_scale, forms_of_the_whole, one_form_for_all),
     chapter=5,
     points=3,
 )  # fmt: skip
 
 # --- Decoding with a cache ------------------------------------------------------------------------
 
-
-def _without_rows(seed: int) -> list[Case]:
-    return [case for case in CACHE.cases(seed) if case.arguments["rows"] is None]
-
-
-CACHED = replace(
-    CACHE,
+CACHED = CACHE.narrowed(
+    lambda case: case.arguments["rows"] is None,
     name="ch05.cached",
     statement="a class; each object, called with (query, key, value, mask), all (B, H, L, d), appends the "
     "chunk and returns the causal attention of its queries to everything so far; mask (B, 1, 1, S) or None",
-    cases=_without_rows,
-    checks=[c for c in CACHE.checks if any(c.concerns(case) for case in _without_rows(0))],
     mutants=[m for m in CACHE.mutants if m.rejected_by != "a row takes its keys along"],
     points=4,
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.positions.mutants import SinusoidFormula
-from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS, sinusoid_cases
+from ..specs.positions.spec import SHIFT_MATRIX, SINUSOIDAL_POSITIONS
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- 6.1: sinusoids -------------------------------------------------------------------------------
 
@@ -22,24 +22,20 @@ class InFloat32(SinusoidFormula):
         return places.float()[..., None] * self.frequencies(d_model, base).float()
 
 
-def _plain_cases(seed: int) -> list[Case]:
-    """One row of near positions in the paper's layout, even widths and odd."""
-    kept = {"positions", "d_model"}
-    return [
-        case
-        for case in sinusoid_cases(seed)
-        if set(case.arguments) == kept and case.arguments["positions"].max() < 1000
-    ]
+def _plain(case: Case) -> bool:
+    """Are these near positions in the paper's layout?"""
+    return (
+        set(case.arguments) == {"positions", "d_model"} and case.arguments["positions"].max() < 1000
+    )
 
 
 TOO_FINE = ("angles in float32", "a table of 1,000 sinusoids")  # no case here can show these two
 
-SINUSOIDS = replace(
-    SINUSOIDAL_POSITIONS,
+SINUSOIDS = SINUSOIDAL_POSITIONS.narrowed(
+    _plain,
     name="ch06.sinusoids",
     statement="sinusoids(positions, d_model): column 2i of position p is sin(p / 10000^(2i/D)), column 2i+1 "
     "its cosine; positions (*batch), integers -> (*batch, D); D may be odd",
-    cases=_plain_cases,
     baseline=InFloat32(),
     mutants=tuple(m for m in SINUSOIDAL_POSITIONS.mutants if m.name not in TOO_FINE),
     points=2,
@@ -47,14 +43,11 @@ SINUSOIDS = replace(
 
 # --- 6.2: the shift -------------------------------------------------------------------------------
 
-SHIFT = replace(
-    SHIFT_MATRIX,
+SHIFT = SHIFT_MATRIX.narrowed(
+    lambda case: set(case.arguments) == {"offset", "d_model"},
     name="ch06.shift",
     statement="shift(offset, d_model): the (D, D) matrix R with R PE(pos) = PE(pos + offset) for every pos, "
     "PE being the interleaved sinusoids with base 10000; D is even",
-    cases=lambda seed: [
-        case for case in SHIFT_MATRIX.cases(seed) if set(case.arguments) == {"offset", "d_model"}
-    ],
     points=2,
 )
 
@@ -70,7 +63,7 @@ def _rows(num_queries, num_keys, max_distance):
     return rows
 
 
-def _row_cases(seed: int) -> list[Case]:
+def _row_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 0), (2, 5, 2), (1, 6, 3), (7, 7, 9)]
     names = ("num_queries", "num_keys", "max_distance")
     return [Case(f"L = {s[0]}, S = {s[1]}, K = {s[2]}", dict(zip(names, s, strict=True)))
@@ -81,20 +74,40 @@ def _distances(queries, keys):
     return torch.arange(keys) - torch.arange(queries)[:, None]
 
 
+@mistake(
+    "not clipped",
+    rejected_by="a row for every pair",
+    cause="Clip to -K ... K before K is added.",
+)
 def rows_not_clipped(num_queries, num_keys, max_distance):
     return _distances(num_queries, num_keys) + num_queries - num_keys + max_distance
 
 
+@mistake(
+    "the sign reversed",
+    rejected_by="later keys have larger rows",
+    cause="p - j in place of j - p.",
+)
 def rows_reversed(num_queries, num_keys, max_distance):
     back = num_keys - num_queries - _distances(num_queries, num_keys)
     return back.clamp(-max_distance, max_distance) + max_distance
 
 
+@mistake(
+    "every query counted from 0",
+    rejected_by="distance 0 is row K",
+    cause="With a cache the first new query stands at S - L.",
+)
 def rows_from_zero(num_queries, num_keys, max_distance):
     places = _distances(num_queries, num_keys)
     return places.clamp(-max_distance, max_distance) + max_distance
 
 
+@mistake(
+    "K not added",
+    rejected_by="a row for every pair",
+    cause="Distances start at -K, rows at 0.",
+)
 def rows_not_moved(num_queries, num_keys, max_distance):
     places = _distances(num_queries, num_keys) + num_queries - num_keys
     return places.clamp(-max_distance, max_distance)
@@ -128,8 +141,8 @@ ROWS = Spec(
     required=("num_queries", "num_keys", "max_distance"),
     reference=_rows,
     cases=_row_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("a row for every pair", "The tables have rows 0 to 2K: clip, then add K.", _in_range),
         Check(
             "distance 0 is row K",
@@ -141,34 +154,8 @@ ROWS = Spec(
             "The distance is the key's place less the query's: j - p, not p - j.",
             _later_is_larger,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "not clipped", rows_not_clipped, "a row for every pair",
-            symptom="IndexError, or with negative indices silently other rows.",
-            cause="Clip to -K ... K before K is added.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the sign reversed", rows_reversed, "later keys have larger rows",
-            symptom="Left is right and right is left.",
-            cause="p - j in place of j - p.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "every query counted from 0", rows_from_zero, "distance 0 is row K",
-            symptom="Right without a cache, wrong with one.",
-            cause="With a cache the first new query stands at S - L.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "K not added", rows_not_moved, "a row for every pair",
-            symptom="Negative indices read the table from its end: no error.",
-            cause="Distances start at -K, rows at 0.",
-            seen="made for this book", chapter=6,
-        ),
-    ),
+    mutants=mistakes(rows_not_clipped, rows_reversed, rows_from_zero, rows_not_moved),
     chapter=6,
     points=1,
 )  # fmt: skip
@@ -187,24 +174,43 @@ def _places(real):
     return places
 
 
+@mistake(
+    "places of the columns",
+    rejected_by="the first word stands at 0",
+    cause="arange counts the padding too.",
+)
 def places_of_the_columns(real):
     return torch.arange(real.shape[1]).expand(real.shape).clone()
 
 
+@mistake(
+    "places counted from 1",
+    rejected_by="the first word stands at 0",
+    cause="cumsum counts the word itself: subtract 1.",
+)
 def places_from_one(real):
     return torch.where(real, real.cumsum(1), 0)
 
 
+@mistake(
+    "place -1 for padding",
+    rejected_by="no place below 0",
+    cause="cumsum - 1 is -1 before the first word.",
+)
 def padding_below_zero(real):
     return real.cumsum(1) - 1
 
 
+@mistake(
+    "places counted from the end",
+    rejected_by="the first word stands at 0",
+    cause="The sum runs from the wrong side.",
+)
 def places_from_the_end(real):
     return torch.where(real, real.flip(1).cumsum(1).flip(1) - 1, 0)
 
 
-def _real_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _real_cases(rng: np.random.Generator) -> list[Case]:
 
     def rows(*lengths: int, left: bool = False) -> np.ndarray:
         table = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
@@ -246,8 +252,6 @@ PLACES = Spec(
     reference=_places,
     cases=_real_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("no place below 0", "A table has no row -1; an embedding raises or reads its end.",
               _valid),
         Check(
@@ -256,33 +260,9 @@ PLACES = Spec(
             _first,
         ),
         Check("padding stands at 0", "Padding gets place 0, which every table has.", _padding_zero),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "places of the columns", places_of_the_columns, "the first word stands at 0",
-            symptom="A row padded on the left is translated differently from the same row alone.",
-            cause="arange counts the padding too.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places counted from 1", places_from_one, "the first word stands at 0",
-            symptom="Every word has its neighbor's vector.",
-            cause="cumsum counts the word itself: subtract 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "place -1 for padding", padding_below_zero, "no place below 0",
-            symptom="An error, or the last row of the table.",
-            cause="cumsum - 1 is -1 before the first word.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places counted from the end", places_from_the_end, "the first word stands at 0",
-            symptom="The last word stands at 0.",
-            cause="The sum runs from the wrong side.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        places_of_the_columns, places_from_one, padding_below_zero, places_from_the_end
     ),
     chapter=6,
     points=1,
@@ -298,6 +278,11 @@ def _to_halves(weight):
     return np.array([weight[row] for row in order], dtype=weight.dtype)
 
 
+@mistake(
+    "moved the other way",
+    rejected_by="the same products",
+    cause="This turns halves into interleaved; the question is the way back.",
+)
 def halves_to_interleaved(weight):
     rows = torch.empty_like(weight)
     sines = (len(weight) + 1) // 2
@@ -305,20 +290,34 @@ def halves_to_interleaved(weight):
     return rows
 
 
+@mistake(
+    "cosines before sines",
+    rejected_by="the same products",
+    cause="Halves are [sin | cos]: even rows first.",
+)
 def cosines_first(weight):
     return torch.cat((weight[1::2], weight[0::2]))
 
 
+@mistake(
+    "columns moved",
+    rejected_by="the same products",
+    cause="In x @ weight the rows of the weight meet the columns of x.",
+)
 def columns_moved(weight):
     return torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)
 
 
+@mistake(
+    "weights left alone",
+    rejected_by="the same products",
+    cause="Each weight belongs to a column, and the columns have moved.",
+)
 def left_alone(weight):
     return weight.clone()
 
 
-def _weight_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _weight_cases(rng: np.random.Generator) -> list[Case]:
     shapes = [(4, 2), (2, 3), (6, 5), (7, 4), (12, 12)]
     return [
         Case(f"D = {shape[0]}", {"weight": rng.normal(size=shape)}, torch.float64)
@@ -343,41 +342,13 @@ TO_HALVES = Spec(
     reference=_to_halves,
     cases=_weight_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the same products",
             "Halves @ new weight must be interleaved @ old weight, for every position.",
             _same_products,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "moved the other way", halves_to_interleaved, "the same products",
-            symptom="Right for D = 2 and nothing else.",
-            cause="This turns halves into interleaved; the question is the way back.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "cosines before sines", cosines_first, "the same products",
-            symptom="Every sine meets a cosine's weights.",
-            cause="Halves are [sin | cos]: even rows first.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "columns moved", columns_moved, "the same products",
-            symptom="The outputs are reordered, the inputs are not.",
-            cause="In x @ weight the rows of the weight meet the columns of x.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "weights left alone", left_alone, "the same products",
-            symptom="Loads without an error and gives nonsense.",
-            cause="Each weight belongs to a column, and the columns have moved.",
-            seen="made for this book", chapter=6,
-        ),
-    ),
+    mutants=mistakes(halves_to_interleaved, cosines_first, columns_moved, left_alone),
     chapter=6,
     points=2,
 )  # fmt: skip

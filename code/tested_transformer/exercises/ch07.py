@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.block.mutants import MUTANTS as WIRINGS_GONE_WRONG
 from ..specs.block.spec import BLOCK
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import Mutant, mistake, mistakes
 from ..specs.norms.spec import LAYER_NORM
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The backward pass of LayerNorm ---------------------------------------------------------------
 
@@ -33,17 +34,32 @@ def _gradient_reference(x, gradient):
     return found
 
 
+@mistake(
+    "the std held fixed",
+    rejected_by="a stretch of x has no effect",
+    cause="The standard deviation depends on x too: its term is missing.",
+)
 def std_held_fixed(x, gradient):
     """The mean is differentiated, the standard deviation is taken for a constant."""
     std = x.std(-1, correction=0, keepdim=True)
     return (gradient - gradient.mean(-1, keepdim=True)) / std
 
 
+@mistake(
+    "mean and std held fixed",
+    rejected_by="a shift of x has no effect",
+    cause="mean and std are taken for constants; both depend on x.",
+)
 def both_held_fixed(x, gradient):
     """A scale, and nothing else."""
     return gradient / x.std(-1, correction=0, keepdim=True)
 
 
+@mistake(
+    "the mean held fixed",
+    rejected_by="a shift of x has no effect",
+    cause="The mean depends on every number of x: its term is missing.",
+)
 def mean_held_fixed(x, gradient):
     """The standard deviation is differentiated, the mean is taken for a constant."""
     std = x.std(-1, correction=0, keepdim=True)
@@ -51,6 +67,11 @@ def mean_held_fixed(x, gradient):
     return (gradient - y * (gradient * y).mean(-1, keepdim=True)) / std
 
 
+@mistake(
+    "sums where means belong",
+    rejected_by="a shift of x has no effect",
+    cause="mean and variance divide by D: so do their derivatives.",
+)
 def sums_for_means(x, gradient):
     """1/D is missing in both terms."""
     std = x.std(-1, correction=0, keepdim=True)
@@ -59,8 +80,7 @@ def sums_for_means(x, gradient):
     return (gradient - shift - stretch) / std
 
 
-def _gradient_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gradient_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, dtype=torch.float64) -> Case:
         return Case(label, {"x": rng.normal(size=shape), "gradient": rng.normal(size=shape)}, dtype)
@@ -94,8 +114,6 @@ LAYER_NORM_GRADIENT = Spec(
     reference=_gradient_reference,
     cases=_gradient_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a shift of x has no effect",
             "Adding one number to all of x does not change y: the entries of the gradient sum to 0.",
@@ -108,34 +126,8 @@ LAYER_NORM_GRADIENT = Spec(
             _along(lambda x: x - x.mean(-1, keepdims=True)),
             when=_wide,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the std held fixed", std_held_fixed, "a stretch of x has no effect",
-            symptom="The loss pulls at the length of x, which no loss after a norm can see.",
-            cause="The standard deviation depends on x too: its term is missing.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "mean and std held fixed", both_held_fixed, "a shift of x has no effect",
-            symptom="The gradient of a scale, not of a norm.",
-            cause="mean and std are taken for constants; both depend on x.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the mean held fixed", mean_held_fixed, "a shift of x has no effect",
-            symptom="The gradient of RMSNorm, at a token without mean.",
-            cause="The mean depends on every number of x: its term is missing.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "sums where means belong", sums_for_means, "a shift of x has no effect",
-            symptom="A gradient that is far too large.",
-            cause="mean and variance divide by D: so do their derivatives.",
-            seen="made for this book", chapter=7,
-        ),
-    ),
+    mutants=mistakes(std_held_fixed, both_held_fixed, mean_held_fixed, sums_for_means),
     baseline=lambda x, gradient: torch.autograd.functional.vjp(
         lambda t: (t - t.mean(-1, keepdim=True)) / t.std(-1, correction=0, keepdim=True),
         x, gradient,
@@ -156,14 +148,19 @@ def _pre(stack: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Ten
     return pre_stack
 
 
+@mistake(
+    "post-norm in place of pre-norm",
+    rejected_by="nothing found, nothing changed",
+    cause="norm(x + f(x)) where x + f(norm(x)) is asked for.",
+)
 def post_stack(x, w, gain):
     """The same numbers wired post-norm, and nothing at the end."""
     return BLOCK.baseline(x, w, gain, "post")
 
 
-def _pre_cases(seed: int) -> list[Case]:
+def _pre_cases(rng: np.random.Generator) -> list[Case]:
     """The cases of BLOCK that are wired pre-norm, without dropout."""
-    pre = [case for case in BLOCK.cases(seed) if case.arguments["norm_placement"] == "pre"]
+    pre = [case for case in BLOCK.cases(rng) if case.arguments["norm_placement"] == "pre"]
     return [
         Case(case.label.removeprefix("pre, "), {n: case.arguments[n] for n in ("x", "w", "gain")},
              case.dtype)
@@ -187,7 +184,7 @@ def _long(case: Case) -> bool:
     return case.arguments["x"].shape[0] > 1
 
 
-_BY_NAME = {mutant.name: mutant for mutant in WIRINGS_GONE_WRONG}
+_BY_NAME = {mutant.name: mutant for mutant in BLOCK.mutants}
 
 
 def _of_block(name: str, rejected_by: str) -> Mutant:
@@ -205,8 +202,6 @@ PRE_STACK = Spec(
     baseline=_pre(BLOCK.baseline),
     cases=_pre_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "nothing found, nothing changed",
             "With w = 0 every sublayer finds 0: x must reach the final norm as it came.",
@@ -219,18 +214,12 @@ PRE_STACK = Spec(
             _ends_normalized,
             when=lambda case: _long(case) and bool(case.arguments["w"].any()),
         ),
-        EQUAL,
     ),
-    mutants=(
+    mutants=mistakes(
         _of_block("the residual takes the normed input", "nothing found, nothing changed"),
         _of_block("no norm at the end of a pre-norm stack", "nothing found, nothing changed"),
         _of_block("the norm after the sublayer, on the branch", "equals the reference"),
-        Mutant(
-            "post-norm in place of pre-norm", post_stack, "nothing found, nothing changed",
-            symptom="Every number differs, and the last gain is never used.",
-            cause="norm(x + f(x)) where x + f(norm(x)) is asked for.",
-            seen="made for this book", chapter=7,
-        ),
+        post_stack,
     ),
     chapter=7,
     points=2,
@@ -248,8 +237,7 @@ def _fold_reference(weight, bias, matrix, offset):
     return np.array(rows, dtype=matrix.dtype).reshape(len(matrix), len(weight) + 1)
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, d_in, d_out, dtype=torch.float64) -> Case:
         shapes = {"weight": (d_in,), "bias": (d_in,), "matrix": (d_out, d_in), "offset": (d_out,)}
@@ -275,16 +263,31 @@ def folded(weight, bias, matrix, offset):
     return matrix * weight, offset + matrix @ bias
 
 
+@mistake(
+    "the rows scaled",
+    rejected_by="RuntimeError",
+    cause="weight belongs to the inputs, the columns of an nn.Linear's matrix.",
+)
 def rows_scaled(weight, bias, matrix, offset):
     """weight meets the outputs."""
     return matrix * weight[:, None], offset + matrix @ bias
 
 
+@mistake(
+    "the bias lost",
+    rejected_by="right where y is 0",
+    cause="The norm's bias passes the matrix too: offset + matrix @ bias.",
+)
 def bias_added(weight, bias, matrix, offset):
     """bias is forgotten on its way through the matrix."""
     return matrix * weight, offset
 
 
+@mistake(
+    "the bias scaled",
+    rejected_by="right where y is 0",
+    cause="weight scales y, not bias: use the matrix from before.",
+)
 def bias_scaled_too(weight, bias, matrix, offset):
     """The scaled matrix carries the bias."""
     return matrix * weight, offset + (matrix * weight) @ bias
@@ -314,8 +317,6 @@ FOLD_NORM = Spec(
     baseline=folded,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "right where y is 0",
             "At y = 0 the norm gives its bias, and the linear map turns that into matrix @ bias + offset.",
@@ -328,28 +329,8 @@ FOLD_NORM = Spec(
             _same_function,
             when=_wide,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the rows scaled", rows_scaled, "RuntimeError",
-            symptom="RuntimeError, or for a square matrix a wrong function.",
-            cause="weight belongs to the inputs, the columns of an nn.Linear's matrix.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the bias lost", bias_added, "right where y is 0",
-            symptom="Every output is off by a constant.",
-            cause="The norm's bias passes the matrix too: offset + matrix @ bias.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the bias scaled", bias_scaled_too, "right where y is 0",
-            symptom="Every output is off by a constant.",
-            cause="weight scales y, not bias: use the matrix from before.",
-            seen="made for this book", chapter=7,
-        ),
-    ),
+    mutants=mistakes(rows_scaled, bias_added, bias_scaled_too),
     read=_joined,
     chapter=7,
     points=2,
@@ -403,11 +384,21 @@ ON_TRIAL = (
 )
 
 
+@mistake(
+    "a test without an assertion",
+    rejected_by="mixing is caught",
+    cause="The comparison is made and its result not used.",
+)
 def no_assertion(norm):
     """Compare, and return True anyway."""
     return True
 
 
+@mistake(
+    "no answer may change at all",
+    rejected_by="right ones pass",
+    cause="The changed token's own answer may change; only the others may not.",
+)
 def changes_everything(norm):
     """Change one token and require that no answer changes."""
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -416,6 +407,11 @@ def changes_everything(norm):
     return torch.equal(norm(x), norm(moved))
 
 
+@mistake(
+    "samples taken apart, tokens not",
+    rejected_by="mixing is caught",
+    cause="A sample alone and in a batch are compared; a token has neighbors in its sample too.",
+)
 def one_sample(norm):
     """Take the batch apart, sample by sample."""
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -423,6 +419,11 @@ def one_sample(norm):
     return torch.allclose(norm(x), apart, atol=1e-12)
 
 
+@mistake(
+    "a batch of one",
+    rejected_by="mixing is caught",
+    cause="With one sample there is nobody to mix with.",
+)
 def within_a_sample(norm):
     """Take one sample apart, token by token."""
     x = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -431,6 +432,11 @@ def within_a_sample(norm):
     return torch.allclose(norm(x)[:, 0], norm(moved)[:, 0], atol=1e-12)
 
 
+@mistake(
+    "a tolerance above the leak",
+    rejected_by="mixing is caught",
+    cause="Without mixing the answers are equal up to rounding: 1e-12 in float64.",
+)
 def too_tolerant(norm):
     """The right comparison, with a tolerance larger than the smallest leak."""
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -453,9 +459,9 @@ IS_PER_TOKEN = Spec(
     "depends on that token alone; False if another token of the sample or of the batch can change it",
     required=("norm",),
     reference=lambda norm: norm.alone,
-    cases=lambda seed: [Case(str(each), {"norm": each}) for each in ON_TRIAL],
+    cases=lambda rng: [Case(str(each), {"norm": each}) for each in ON_TRIAL],
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "right ones pass",
             "This norm looks at one token at a time, and the test says that it does not.",
@@ -468,40 +474,8 @@ IS_PER_TOKEN = Spec(
             _right_verdict(False),
             when=lambda case: not case.arguments["norm"].alone,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a test without an assertion", no_assertion, "mixing is caught",
-            symptom="Green, whatever is tested.",
-            cause="The comparison is made and its result not used.",
-            seen="LLMs-from-scratch test_ch03; labml's flash test", chapter=7,
-        ),
-        Mutant(
-            "no answer may change at all", changes_everything, "right ones pass",
-            symptom="Right norms are refused.",
-            cause="The changed token's own answer may change; only the others may not.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "samples taken apart, tokens not", one_sample, "mixing is caught",
-            symptom="LayerNorm over (L, D) passes: the tokens of a sample mix.",
-            cause="A sample alone and in a batch are compared; a token has neighbors in its sample too.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "a batch of one", within_a_sample, "mixing is caught",
-            symptom="Mixing across the batch is missed.",
-            cause="With one sample there is nobody to mix with.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "a tolerance above the leak", too_tolerant, "mixing is caught",
-            symptom="Only the loudest mixing is caught.",
-            cause="Without mixing the answers are equal up to rounding: 1e-12 in float64.",
-            seen="made for this book", chapter=7,
-        ),
-    ),
+    mutants=mistakes(no_assertion, changes_everything, one_sample, within_a_sample, too_tolerant),
     chapter=7,
     points=3,
 )  # fmt: skip

@@ -11,26 +11,21 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.feed_forward.spec import CHECKS, FEED_FORWARD, SWIGLU
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.feed_forward.spec import FEED_FORWARD, SWIGLU
+from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The network ----------------------------------------------------------------------------------
 
 
-def _without_options(seed: int) -> list[Case]:
-    options = {"activation", "dropout"}
-    return [case for case in FEED_FORWARD.cases(seed) if not options & set(case.arguments)]
-
-
 _OF_ALL_BENDS = {"ReLU, whatever was asked for", "GELU's tanh form for the exact one"}
 
-FUNCTION = replace(
-    FEED_FORWARD,
+FUNCTION = FEED_FORWARD.narrowed(
+    lambda case: not {"activation", "dropout"} & set(case.arguments),
     name="ch08.feed_forward",
     statement="feed_forward(x, w_up, b_up, w_down, b_down): relu(x w_up + b_up) "
     "w_down + b_down; x (*batch, D), w_up (D, d_ff), w_down (d_ff, D)",
-    cases=_without_options,
-    checks=[check for check in CHECKS if "dropout" not in check.needs],
     mutants=[
         mutant
         for mutant in FEED_FORWARD.mutants
@@ -56,29 +51,48 @@ def _dead_reference(x: np.ndarray, w_up: np.ndarray, b_up: np.ndarray) -> np.nda
     )
 
 
+@mistake(
+    "silent for one token",
+    rejected_by="one token keeps a unit alive",
+    cause="any in place of all: silence now and then is what a ReLU is for.",
+)
 def silent_once(x, w_up, b_up):
     """Dead if some token leaves it silent."""
     return (x @ w_up + b_up <= 0).flatten(0, -2).any(0)
 
 
+@mistake(
+    "silent on average",
+    rejected_by="one token keeps a unit alive",
+    cause="The mean over tokens is compared with 0; the largest one decides.",
+)
 def silent_on_average(x, w_up, b_up):
     """Dead if the mean is not above 0."""
     return (x @ w_up + b_up).flatten(0, -2).mean(0) <= 0
 
 
+@mistake(
+    "only one sample asked",
+    rejected_by="one token keeps a unit alive",
+    cause="The batch axis is not looked at.",
+)
 def one_sample_asked(x, w_up, b_up):
     """Dead if the first sample leaves it silent."""
     first = x if x.ndim == 2 else x[0]
     return (first @ w_up + b_up <= 0).flatten(0, -2).all(0)
 
 
+@mistake(
+    "a zero taken for life",
+    rejected_by="exactly 0 is silent",
+    cause="< 0 in place of <= 0.",
+)
 def strictly_below(x, w_up, b_up):
     """Dead if all are below 0; a unit that is exactly 0 counts as alive."""
     return (x @ w_up + b_up < 0).flatten(0, -2).all(0)
 
 
-def _dead_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _dead_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_ff, shift=0.0) -> Case:
         """Small whole numbers, so that exact zeros occur."""
@@ -121,8 +135,6 @@ DEAD_UNITS = Spec(
     reference=_dead_reference,
     cases=_dead_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "one token keeps a unit alive",
             "A unit that is above 0 for a single token of a single sample is not dead.",
@@ -133,34 +145,8 @@ DEAD_UNITS = Spec(
             "Where the sum is 0, ReLU gives 0 and its slope is 0: silent, like below 0.",
             _dead_are_dead,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "silent for one token", silent_once, "one token keeps a unit alive",
-            symptom="Nearly every unit is reported dead.",
-            cause="any in place of all: silence now and then is what a ReLU is for.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "silent on average", silent_on_average, "one token keeps a unit alive",
-            symptom="Units that fire rarely and strongly are reported dead.",
-            cause="The mean over tokens is compared with 0; the largest one decides.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "only one sample asked", one_sample_asked, "one token keeps a unit alive",
-            symptom="The count falls as the first sample grows longer.",
-            cause="The batch axis is not looked at.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "a zero taken for life", strictly_below, "exactly 0 is silent",
-            symptom="Too few dead units, where inputs are 0 or one-hot.",
-            cause="< 0 in place of <= 0.",
-            seen="made for this book", chapter=8,
-        ),
-    ),
+    mutants=mistakes(silent_once, silent_on_average, one_sample_asked, strictly_below),
     chapter=8,
     points=1,
 )  # fmt: skip
@@ -190,26 +176,40 @@ def _memory_reference(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     return output
 
 
+@mistake(
+    "a memory without thresholds",
+    rejected_by="a stranger gets nothing",
+    cause="b_1 is 0; only a full match, x . k = D, may pass.",
+)
 def remembers_without_bias(keys, values):
     """relu(x . k) / D."""
     width = keys.shape[1]
     return keys.T, torch.zeros(len(keys)).double(), values / width, 0 * values[0]
 
 
+@mistake(
+    "a threshold that nothing passes",
+    rejected_by="a key gets its value",
+    cause="With b_1 = -D even the match gives max(0, 0).",
+)
 def remembers_with_bias_of_the_width(keys, values):
     """relu(x . k - D): the match itself gives 0."""
     bias = torch.full((len(keys),), -float(keys.shape[1])).double()
     return keys.T, bias, values, 0 * values[0]
 
 
+@mistake(
+    "a match that counts twice",
+    rejected_by="a key gets its value",
+    cause="x . k falls in steps of 2; with b_1 = -(D - 2) the match gives 2, not 1.",
+)
 def remembers_twice(keys, values):
     """relu(x . k - (D - 2)): the match gives 2."""
     bias = torch.full((len(keys),), 2.0 - keys.shape[1]).double()
     return keys.T, bias, values, 0 * values[0]
 
 
-def _memory_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _memory_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, number, width, depth) -> Case:
         keys = rng.permutation(_every_question(width))[:number]
@@ -250,8 +250,6 @@ REMEMBER = Spec(
     cases=_memory_cases,
     read=_asked,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a stranger gets nothing",
             "For signs that are no key every unit must be silent.",
@@ -259,29 +257,8 @@ REMEMBER = Spec(
             when=lambda case: not _is_key(case).all(),
         ),
         Check("a key gets its value", "Where x is keys[i], the answer is values[i].", _keys_answered),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a memory without thresholds", remembers_without_bias, "a stranger gets nothing",
-            symptom="Similar questions get a part of the answer: facts blur into each other.",
-            cause="b_1 is 0; only a full match, x . k = D, may pass.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "a threshold that nothing passes", remembers_with_bias_of_the_width,
-            "a key gets its value",
-            symptom="The network answers 0 to everything.",
-            cause="With b_1 = -D even the match gives max(0, 0).",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "a match that counts twice", remembers_twice, "a key gets its value",
-            symptom="Every answer is twice what it should be.",
-            cause="x . k falls in steps of 2; with b_1 = -(D - 2) the match gives 2, not 1.",
-            seen="made for this book", chapter=8,
-        ),
-    ),
+    mutants=mistakes(remembers_without_bias, remembers_with_bias_of_the_width, remembers_twice),
     chapter=8,
     points=3,
 )  # fmt: skip
@@ -297,28 +274,47 @@ def _share_reference(length: int, d_model: int, d_ff: int) -> float:
     return network / (network + projections + pairs)
 
 
+@mistake(
+    "parameters for FLOPs",
+    rejected_by="longer, smaller",
+    cause="The scores have no parameters, and they cost L^2 D all the same.",
+)
 def share_of_parameters(length, d_model, d_ff):
     """Weights, not FLOPs."""
     return d_ff / (d_ff + 2 * d_model)
 
 
+@mistake(
+    "attention without its projections",
+    rejected_by="half at twice the width",
+    cause="Four products with D x D matrices are not counted.",
+)
 def share_without_projections(length, d_model, d_ff):
     """Attention as scores and mixing alone."""
     return d_ff / (d_ff + length)
 
 
+@mistake(
+    "the mean of the values not counted",
+    rejected_by="half at twice the width",
+    cause="There are two products over all pairs: Q K^T, and the weights times V.",
+)
 def share_without_mixing(length, d_model, d_ff):
     """The scores are counted, the mean of the values is not."""
     return 2 * d_ff / (2 * d_ff + 4 * d_model + length)
 
 
+@mistake(
+    "the network for one token",
+    rejected_by="half at twice the width",
+    cause="The network runs once for each of the L tokens.",
+)
 def share_per_token(length, d_model, d_ff):
     """The network for one token, the attention for all."""
     return d_ff / (d_ff + length * (2 * d_model + length))
 
 
-def _share_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _share_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 2, 8), (4, 2, 8), (10, 8, 32), (16, 8, 32), (100, 8, 32), (1000, 512, 2048)]
     sizes += [tuple(map(int, rng.integers(1, 99, size=3))) for _ in range(3)]
     return [
@@ -346,42 +342,17 @@ SHARE = Spec(
     required=("length", "d_model", "d_ff"),
     reference=_share_reference,
     cases=_share_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("longer, smaller", "Attention grows with the square of the length.", _falls),
         Check(
             "half at twice the width",
             "At d_ff = 4 D, network and attention cost the same where L = 2 D.",
             _half,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "parameters for FLOPs", share_of_parameters, "longer, smaller",
-            symptom="Two thirds at every length.",
-            cause="The scores have no parameters, and they cost L^2 D all the same.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "attention without its projections", share_without_projections,
-            "half at twice the width",
-            symptom="Nearly 1 for short sequences.",
-            cause="Four products with D x D matrices are not counted.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the mean of the values not counted", share_without_mixing, "half at twice the width",
-            symptom="The share falls half as fast as it should.",
-            cause="There are two products over all pairs: Q K^T, and the weights times V.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the network for one token", share_per_token, "half at twice the width",
-            symptom="The share is nearly 0 for any sentence.",
-            cause="The network runs once for each of the L tokens.",
-            seen="made for this book", chapter=8,
-        ),
+    mutants=mistakes(
+        share_of_parameters, share_without_projections, share_without_mixing, share_per_token
     ),
     chapter=8,
     points=2,

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from .. import reference
 from ..data.vocabulary import EOS, PAD
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 from ..specs.training.spec import TEACHER_FORCING
 
 # --- Teacher forcing ------------------------------------------------------------------------------
@@ -34,30 +36,49 @@ def _lowest_reference(vocab: int, smoothing: float) -> np.ndarray:
     return np.asarray(-sum(share * np.log(share) for share in target))
 
 
+@mistake(
+    "a perfect model pays nothing",
+    rejected_by="all smoothed away, log V",
+    cause="With smoothing the target itself is unsure; its entropy must be paid.",
+)
 def lowest_is_zero(vocab, smoothing):
     """A perfect model pays nothing."""
     return 0.0
 
 
+@mistake(
+    "the right word alone",
+    rejected_by="a model that says the target pays it",
+    cause="-log of the right word's share, without its weight and without the other words.",
+)
 def surprise_of_the_right_word(vocab, smoothing):
     """Only the right word is looked at."""
     return -math.log(1 - smoothing + smoothing / vocab)
 
 
+@mistake(
+    "right or wrong",
+    rejected_by="all smoothed away, log V",
+    cause="The wrong words are taken as one; there are V - 1 of them, each with e/V.",
+)
 def entropy_of_two(vocab, smoothing):
     """Right or wrong, and not which of the wrong ones."""
     right = 1 - smoothing + smoothing / vocab
     return -right * math.log(right) - (1 - right) * math.log(1 - right)
 
 
+@mistake(
+    "all of e for the wrong words",
+    rejected_by="all smoothed away, log V",
+    cause="e/(V - 1) for each wrong word is the target of another convention.",
+)
 def entropy_of_wrong_words(vocab, smoothing):
     """All of e for the wrong words."""
     share = smoothing / (vocab - 1)
     return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(share)
 
 
-def _lowest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _lowest_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(2, 0.5), (3, 0.1), (5, 0.3), (10, 0.1), (100, 0.9), (1000, 0.1)]
     sizes += [(int(rng.integers(3, 500)), float(rng.uniform(0.01, 0.99))) for _ in range(2)]
     return [Case(f"{vocab} words", {"vocab": vocab, "smoothing": e}) for vocab, e in sizes]
@@ -89,8 +110,8 @@ LOWEST_LOSS = Spec(
     required=("vocab", "smoothing"),
     reference=_lowest_reference,
     cases=_lowest_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "nearly no smoothing, nearly no loss",
             "Without smoothing a perfect model pays nothing.",
@@ -107,34 +128,9 @@ LOWEST_LOSS = Spec(
             "-sum of target x log target.",
             _reached,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a perfect model pays nothing", lowest_is_zero, "all smoothed away, log V",
-            symptom="A loss that stops falling at 0.66 (34 words, e = 0.1) is taken for a failure.",
-            cause="With smoothing the target itself is unsure; its entropy must be paid.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the right word alone", surprise_of_the_right_word,
-            "a model that says the target pays it",
-            symptom="Far too low: the many unlikely words cost most of it.",
-            cause="-log of the right word's share, without its weight and without the other words.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "right or wrong", entropy_of_two, "all smoothed away, log V",
-            symptom="It does not grow with the number of words.",
-            cause="The wrong words are taken as one; there are V - 1 of them, each with e/V.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "all of e for the wrong words", entropy_of_wrong_words, "all smoothed away, log V",
-            symptom="A little too high.",
-            cause="e/(V - 1) for each wrong word is the target of another convention.",
-            seen="google/flax, examples/wmt/train.py, where it is meant so", chapter=10,
-        ),
+    mutants=mistakes(
+        lowest_is_zero, surprise_of_the_right_word, entropy_of_two, entropy_of_wrong_words
     ),
     chapter=10,
     points=2,
@@ -157,33 +153,57 @@ def _peak_read(answer: Any, arguments: dict[str, Any]) -> Tensor:
     return torch.tensor([float(number) for number in answer], dtype=torch.float64)
 
 
+@mistake(
+    "half at twice the step",
+    rejected_by="half of it, later",
+    cause="1 / sqrt(step), not 1 / step: half the rate needs four times the step.",
+)
 def half_at_twice(d_model, warmup):
     """As if it fell as 1 / step."""
     return warmup, (d_model * warmup) ** -0.5, 2 * warmup
 
 
+@mistake(
+    "half on the way up",
+    rejected_by="half of it, later",
+    cause="The line passes half of the peak too, at warmup / 2.",
+)
 def half_on_the_way_up(d_model, warmup):
     """The other step with half the rate."""
     return warmup, (d_model * warmup) ** -0.5, warmup / 2
 
 
+@mistake(
+    "the slope for the rate",
+    rejected_by="the rate of that step",
+    cause="warmup^-1.5 is what each step adds; there are warmup of them.",
+)
 def rate_of_the_slope(d_model, warmup):
     """The step is forgotten."""
     return warmup, d_model**-0.5 * warmup**-1.5, 4 * warmup
 
 
+@mistake(
+    "the width forgotten",
+    rejected_by="the rate of that step",
+    cause="d_model^-0.5 stands in front of both halves.",
+)
 def rate_without_width(d_model, warmup):
     """warmup^-0.5 alone."""
     return warmup, warmup**-0.5, 4 * warmup
 
 
+@mistake(
+    "the root from the first step",
+    rejected_by="no step has more",
+    cause="The smaller of the two counts: at first that is the line.",
+)
 def largest_at_first(d_model, warmup):
     """The root is largest at step 1."""
     return 1, d_model**-0.5, 4
 
 
-def _peak_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _peak_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(4, 2), (16, 9), (64, 25), (512, 400)]
     sizes += [tuple(int(n) for n in rng.integers(2, 300, size=2)) for _ in range(3)]
     return [Case(f"warmup {w}", {"d_model": d_model, "warmup": w}) for d_model, w in sizes]
@@ -221,8 +241,8 @@ PEAK = Spec(
     reference=_peak_reference,
     cases=_peak_cases,
     read=_peak_read,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("no step has more", "The steps before and after must have smaller rates.", _nothing_larger),
         Check("the rate of that step", "Put the step into the formula.", _rate_there),
         Check(
@@ -230,39 +250,9 @@ PEAK = Spec(
             "After the warm-up the rate falls as 1 / sqrt(step).",
             _half_later,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "half at twice the step", half_at_twice, "half of it, later",
-            symptom="The rate is believed to be gone long before it is.",
-            cause="1 / sqrt(step), not 1 / step: half the rate needs four times the step.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "half on the way up", half_on_the_way_up, "half of it, later",
-            symptom="A step before the peak.",
-            cause="The line passes half of the peak too, at warmup / 2.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the slope for the rate", rate_of_the_slope, "the rate of that step",
-            symptom="Too small by a factor of warmup.",
-            cause="warmup^-1.5 is what each step adds; there are warmup of them.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the width forgotten", rate_without_width, "the rate of that step",
-            symptom="Too large by sqrt(d_model).",
-            cause="d_model^-0.5 stands in front of both halves.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the root from the first step", largest_at_first, "no step has more",
-            symptom="A peak at step 1.",
-            cause="The smaller of the two counts: at first that is the line.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        half_at_twice, half_on_the_way_up, rate_of_the_slope, rate_without_width, largest_at_first
     ),
     chapter=10,
     points=2,
@@ -277,33 +267,57 @@ def _combine_reference(gradients: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.sum(every, axis=0) / len(every)
 
 
+@mistake(
+    "each batch counts alike",
+    rejected_by="a batch counts by its words",
+    cause="The mean of means.",
+)
 def combined_by_mean(gradients, words):
     """Each batch counts alike."""
     return gradients.mean(0)
 
 
+@mistake(
+    "means added up",
+    rejected_by="what all agree on stays",
+    cause="backward adds, and nothing divides.",
+)
 def combined_by_sum(gradients, words):
     """Added up."""
     return gradients.sum(0)
 
 
+@mistake(
+    "weighted and not divided",
+    rejected_by="what all agree on stays",
+    cause="The weights must sum to 1.",
+)
 def combined_undivided(gradients, words):
     """Weighted and added up."""
     return (gradients * words[:, None]).sum(0)
 
 
+@mistake(
+    "weighted by words, divided by batches",
+    rejected_by="what all agree on stays",
+    cause="The weights are words, so their sum is the divisor.",
+)
 def combined_per_batch(gradients, words):
     """Weighted by words, divided by batches."""
     return (gradients * words[:, None]).mean(0)
 
 
+@mistake(
+    "divided by the words again",
+    rejected_by="a batch counts by its words",
+    cause="The rows are means already; undo their division, do not repeat it.",
+)
 def combined_twice(gradients, words):
     """Divided by the words once more."""
     return (gradients / words[:, None]).sum(0) / (1 / words).sum()
 
 
-def _combine_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _combine_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, words, size, dtype=torch.float64) -> Case:
         words = np.asarray(words)
@@ -349,8 +363,6 @@ COMBINE = Spec(
     slack=_float32_shares,
     cases=_combine_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "what all agree on stays",
             "If all batches have the same gradient, that is the gradient of all of them.",
@@ -361,40 +373,9 @@ COMBINE = Spec(
             "A batch of three words must count as much as three batches of one.",
             _cut_in_words,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "each batch counts alike", combined_by_mean, "a batch counts by its words",
-            symptom="A word in a small batch counts more; one large batch gives another step.",
-            cause="The mean of means.",
-            seen="huggingface/transformers issue 24725", chapter=10,
-        ),
-        Mutant(
-            "means added up", combined_by_sum, "what all agree on stays",
-            symptom="The step grows with the number of batches.",
-            cause="backward adds, and nothing divides.",
-            seen="openai/guided-diffusion issue 111", chapter=10,
-        ),
-        Mutant(
-            "weighted and not divided", combined_undivided, "what all agree on stays",
-            symptom="The step grows with the number of words.",
-            cause="The weights must sum to 1.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "weighted by words, divided by batches", combined_per_batch,
-            "what all agree on stays",
-            symptom="Too large by the mean number of words.",
-            cause="The weights are words, so their sum is the divisor.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "divided by the words again", combined_twice, "a batch counts by its words",
-            symptom="Large batches hardly count.",
-            cause="The rows are means already; undo their division, do not repeat it.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        combined_by_mean, combined_by_sum, combined_undivided, combined_per_batch, combined_twice
     ),
     chapter=10,
     points=1,
@@ -426,28 +407,53 @@ def clipped_plainly(gradients, limit):
     return [g * limit / norm if norm > limit else g for g in gradients]
 
 
+@mistake(
+    "every tensor for itself",
+    rejected_by="the direction stays",
+    cause="The length is that of all tensors together.",
+)
 def clip_each(gradients, limit):
     """Each tensor by its own norm."""
     return [g * (limit / (g.norm() + 1e-12)).clamp(max=1) for g in gradients]
 
 
+@mistake(
+    "every number for itself",
+    rejected_by="the direction stays",
+    cause="clamp in place of one common factor.",
+)
 def clip_numbers(gradients, limit):
     """Each number for itself."""
     return [g.clamp(-limit, limit) for g in gradients]
 
 
+@mistake(
+    "always as long as the limit",
+    rejected_by="what is short enough stays",
+    cause="The factor limit / length must not be above 1.",
+)
 def clip_always(gradients, limit):
     """Every gradient is made as long as the limit."""
     norm = torch.cat([g.flatten() for g in gradients]).norm()
     return [g * limit / (norm + 1e-12) for g in gradients]
 
 
+@mistake(
+    "the root forgotten",
+    rejected_by="as long as the limit",
+    cause="The sum of squares is the square of the length.",
+)
 def clip_by_square(gradients, limit):
     """The root is forgotten."""
     square = sum((g**2).sum() for g in gradients)
     return [g * limit / square if square > limit else g for g in gradients]
 
 
+@mistake(
+    "clipped in place",
+    rejected_by="the inputs stay as they were",
+    cause="mul_ works in place.",
+)
 def clip_in_place(gradients, limit):
     """Right numbers, in the caller's tensors."""
     norm = torch.cat([g.flatten() for g in gradients]).norm()
@@ -456,8 +462,7 @@ def clip_in_place(gradients, limit):
     return gradients
 
 
-def _clip_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _clip_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, scale, limit, dtype=torch.float64) -> Case:
         shapes = {"first": (2,), "second": (3, 2), "third": (1, 2, 2)}
@@ -517,8 +522,6 @@ CLIP = Spec(
     cases=_clip_cases,
     build=lambda candidate, arguments: lambda *placed: _clip_all(candidate, *placed),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "what is short enough stays",
             "Clipping only shortens. Nothing to shorten: nothing changes, not even 0.",
@@ -537,40 +540,8 @@ CLIP = Spec(
             _not_longer,
             when=_is_long,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "every tensor for itself", clip_each, "the direction stays",
-            symptom="The step turns towards the tensors with small gradients.",
-            cause="The length is that of all tensors together.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "every number for itself", clip_numbers, "the direction stays",
-            symptom="The step turns towards the diagonal: all large numbers become alike.",
-            cause="clamp in place of one common factor.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "always as long as the limit", clip_always, "what is short enough stays",
-            symptom="Near the minimum the steps do not become smaller.",
-            cause="The factor limit / length must not be above 1.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the root forgotten", clip_by_square, "as long as the limit",
-            symptom="Long gradients become far too short.",
-            cause="The sum of squares is the square of the length.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "clipped in place", clip_in_place, "the inputs stay as they were",
-            symptom="The caller's gradients are changed.",
-            cause="mul_ works in place.",
-            seen="made for this book", chapter=10,
-        ),
-    ),
+    mutants=mistakes(clip_each, clip_numbers, clip_always, clip_by_square, clip_in_place),
     chapter=10,
     points=2,
 )  # fmt: skip
@@ -601,18 +572,33 @@ def _of_one_width(said: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+@mistake(
+    "words counted, not sentences",
+    rejected_by="one wrong word is enough",
+    cause="The mean over words; all of a sentence's words must be right.",
+)
 def share_of_words(said, expected):
     """Words, not sentences."""
     said, expected = _of_one_width(said, expected)
     return (said == expected)[expected != PAD].double().mean()
 
 
+@mistake(
+    "what stands after the end compared",
+    rejected_by="after the end nothing counts",
+    cause="The whole rows are compared, not the sentences in them.",
+)
 def everything_compared(said, expected):
     """What stands after the end counts too."""
     said, expected = _of_one_width(said, expected)
     return (said == expected).all(1).double().mean()
 
 
+@mistake(
+    "cut to the shorter",
+    rejected_by="a sentence must end",
+    cause="zip, or [:L], drops what the other has more.",
+)
 def cut_to_the_shorter(said, expected):
     """The width that both have."""
     wide = min(said.shape[1], expected.shape[1])
@@ -620,6 +606,11 @@ def cut_to_the_shorter(said, expected):
     return ((said == expected) | (expected == PAD)).all(1).double().mean()
 
 
+@mistake(
+    "the end not compared",
+    rejected_by="a sentence must end",
+    cause="EOS is left out with the padding.",
+)
 def end_not_compared(said, expected):
     """The words without EOS."""
     said, expected = _of_one_width(said, expected)
@@ -627,6 +618,11 @@ def end_not_compared(said, expected):
     return ((said == expected) | ~matter).all(1).double().mean()
 
 
+@mistake(
+    "the words in any order",
+    rejected_by="equals the reference",
+    cause="Sets or sorted lists of words are compared.",
+)
 def bag_of_words(said, expected):
     """The right words in any order."""
     pairs = zip(said.tolist(), expected.tolist(), strict=True)
@@ -635,9 +631,8 @@ def bag_of_words(said, expected):
     return sum(right) / len(said)
 
 
-def _match_cases(seed: int) -> list[Case]:
+def _match_cases(rng: np.random.Generator) -> list[Case]:
     """Expected sentences, and what came: right, wrong, too long, too short, in another order."""
-    rng = np.random.default_rng(seed)
 
     def case(label, faults, lengths, *, extra=0, limit=None) -> Case:
         rows = [[*(rng.permutation(9)[:n] + 4).tolist(), EOS] for n in lengths]
@@ -716,8 +711,6 @@ EXACT_MATCH = Spec(
     reference=_match_reference,
     cases=_match_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the expected sentences are all right",
             "Whoever says exactly what was expected is right every time.",
@@ -735,40 +728,9 @@ EXACT_MATCH = Spec(
             "The right words and then more words is another sentence: EOS must agree too.",
             _must_end,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "words counted, not sentences", share_of_words, "one wrong word is enough",
-            symptom="Nearly 1 for a model that gets hardly any long sentence right.",
-            cause="The mean over words; all of a sentence's words must be right.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "what stands after the end compared", everything_compared,
-            "after the end nothing counts",
-            symptom="Nearly 0 for a perfect model that is not stopped at EOS.",
-            cause="The whole rows are compared, not the sentences in them.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "cut to the shorter", cut_to_the_shorter, "a sentence must end",
-            symptom="Half a sentence is taken for a whole one.",
-            cause="zip, or [:L], drops what the other has more.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the end not compared", end_not_compared, "a sentence must end",
-            symptom="A model that never stops is right.",
-            cause="EOS is left out with the padding.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the words in any order", bag_of_words, "equals the reference",
-            symptom="four twenty and twenty four are the same.",
-            cause="Sets or sorted lists of words are compared.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        share_of_words, everything_compared, cut_to_the_shorter, end_not_compared, bag_of_words
     ),
     chapter=10,
     points=2,

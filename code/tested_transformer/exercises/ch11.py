@@ -12,8 +12,10 @@ from torch import Tensor
 
 from .. import reference
 from ..data import EOS, PAD
+from ..specs.compare import Problem, compare
 from ..specs.generation.spec import TOP_P
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.mistakes import mistake, mistakes
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
@@ -30,23 +32,37 @@ def _temperature_reference(gap: float, p: float) -> float:
     return math.exp(middle)
 
 
+@mistake(
+    "a probability for the odds",
+    rejected_by="the likelier word gets p",
+    cause="log p in place of log(p / (1 - p)): the other word has a probability too.",
+)
 def temperature_from_the_logarithm(gap, p):
     """As if the other word had probability 1."""
     return -gap / math.log(p)
 
 
+@mistake(
+    "the temperature upside down",
+    rejected_by="twice the gap, twice the temperature",
+    cause="1/temperature, the number that multiplies the scores.",
+)
 def temperature_upside_down(gap, p):
     """The scale for the temperature."""
     return math.log(p / (1 - p)) / gap
 
 
+@mistake(
+    "odds without a logarithm",
+    rejected_by="the likelier word gets p",
+    cause="The softmax is an exponential: undo it with a logarithm.",
+)
 def temperature_without_logarithm(gap, p):
     """Odds where log-odds are meant."""
     return gap / (p / (1 - p))
 
 
-def _temperature_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _temperature_cases(rng: np.random.Generator) -> list[Case]:
     pairs = [(2.0, 0.75), (1.0, 0.9), (math.log(3), 0.75), (0.1, 0.51), (5.0, 0.999)]
     pairs += [(float(rng.uniform(0.2, 6)), float(rng.uniform(0.55, 0.98))) for _ in range(3)]
     return [Case(f"gap {gap:.3g}, p {p:.3g}", {"gap": gap, "p": p}) for gap, p in pairs]
@@ -82,8 +98,8 @@ TEMPERATURE_FOR = Spec(
     reference=_temperature_reference,
     slack=_by_bisection,
     cases=_temperature_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "twice the gap, twice the temperature",
             "Only gap / temperature counts.",
@@ -94,29 +110,9 @@ TEMPERATURE_FOR = Spec(
             "With two words, p / (1 - p) = exp(gap / temperature).",
             _odds,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a probability for the odds", temperature_from_the_logarithm,
-            "the likelier word gets p",
-            symptom="Too cold for p below 0.618, too warm above.",
-            cause="log p in place of log(p / (1 - p)): the other word has a probability too.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the temperature upside down", temperature_upside_down,
-            "twice the gap, twice the temperature",
-            symptom="Where it should cool it heats.",
-            cause="1/temperature, the number that multiplies the scores.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "odds without a logarithm", temperature_without_logarithm, "the likelier word gets p",
-            symptom="Too cold: the likelier word gets more than p.",
-            cause="The softmax is an exponential: undo it with a logarithm.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        temperature_from_the_logarithm, temperature_upside_down, temperature_without_logarithm
     ),
     chapter=11,
     points=1,
@@ -140,42 +136,71 @@ def _gained(logits: Tensor, words: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(2, words[..., None])[..., 0]
 
 
+@mistake(
+    "the logarithm of a product",
+    rejected_by="even scores cost log V a word",
+    cause="A thousand probabilities multiplied are 0 in any format: add logarithms.",
+)
 def product_of_probabilities(logits, words):
     """Multiplied, then the logarithm."""
     probability = logits.softmax(-1).gather(2, words[..., None])[..., 0]
     return probability.masked_fill(words == PAD, 1.0).prod(-1).log()
 
 
+@mistake(
+    "padding scored as a word",
+    rejected_by="padding costs nothing",
+    cause="The sum runs over all places.",
+)
 def padding_counted(logits, words):
     """All places."""
     return _gained(logits, words).sum(-1)
 
 
+@mistake(
+    "the end is free",
+    rejected_by="even scores cost log V a word",
+    cause="EOS is left out like padding; but stopping there has a probability.",
+)
 def end_not_counted(logits, words):
     """Words alone."""
     return _gained(logits, words).masked_fill((words == PAD) | (words == EOS), 0.0).sum(-1)
 
 
+@mistake(
+    "a mean of logarithms",
+    rejected_by="even scores cost log V a word",
+    cause="Divided by the number of words.",
+)
 def mean_for_sum(logits, words):
     """Divided by the number of words."""
     real = words != PAD
     return _gained(logits, words).masked_fill(~real, 0.0).sum(-1) / real.sum(-1)
 
 
+@mistake(
+    "scores for log-probabilities",
+    rejected_by="a number added to all scores changes nothing",
+    cause="log_softmax is missing.",
+)
 def scores_as_they_come(logits, words):
     """No softmax."""
     found = logits.gather(2, words[..., None])[..., 0]
     return found.masked_fill(words == PAD, 0.0).sum(-1)
 
 
+@mistake(
+    "shifted once too often",
+    rejected_by="even scores cost log V a word",
+    cause="Here logits[n] scores words[n]; the shift belongs to the model's input.",
+)
 def one_place_late(logits, words):
     """The scores after a word for the word itself."""
     later = _gained(logits[:, :-1], words[:, 1:])
     return later.masked_fill(words[:, 1:] == PAD, 0.0).sum(-1)
 
 
-def _log_probability_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, width, vocab) -> Case:
         """lengths: with EOS; a row as long as the width has no EOS."""
@@ -235,8 +260,6 @@ LOG_PROBABILITY = Spec(
     slack=_in_any_order,
     cases=_log_probability_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a number added to all scores changes nothing",
             "Scores mean something only after the softmax over the words.",
@@ -248,47 +271,10 @@ LOG_PROBABILITY = Spec(
             "With V words equally likely each one costs log V, EOS like any other.",
             _coin,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the logarithm of a product", product_of_probabilities,
-            "even scores cost log V a word",
-            symptom="Right for a line; -inf for a page.",
-            cause="A thousand probabilities multiplied are 0 in any format: add logarithms.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "padding scored as a word", padding_counted, "padding costs nothing",
-            symptom="Short sentences look bad, the more the longer their neighbors are.",
-            cause="The sum runs over all places.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the end is free", end_not_counted, "even scores cost log V a word",
-            symptom="Sentences that break off look as good as those that end.",
-            cause="EOS is left out like padding; but stopping there has a probability.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a mean of logarithms", mean_for_sum, "even scores cost log V a word",
-            symptom="The length penalty 1, where none was asked.",
-            cause="Divided by the number of words.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "scores for log-probabilities", scores_as_they_come,
-            "a number added to all scores changes nothing",
-            symptom="Log-probabilities above 0.",
-            cause="log_softmax is missing.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "shifted once too often", one_place_late, "even scores cost log V a word",
-            symptom="One word fewer, and each scored by the wrong place.",
-            cause="Here logits[n] scores words[n]; the shift belongs to the model's input.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        product_of_probabilities, padding_counted, end_not_counted, mean_for_sum,
+        scores_as_they_come, one_place_late
     ),
     chapter=11,
     points=2,
@@ -324,6 +310,11 @@ def _misses(first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
     return best >= arguments["ratio"] * greedy
 
 
+@mistake(
+    "a first word that is certain",
+    rejected_by="greedy misses the likeliest sentence",
+    cause="Greedy fails where the first words are nearly even.",
+)
 def sure_then_unsure(vocab, ratio):
     """The likeliest first word is certain: then no other sentence can be likelier."""
     first = torch.zeros(vocab)
@@ -331,6 +322,11 @@ def sure_then_unsure(vocab, ratio):
     return first, torch.full((vocab, vocab), 1 / vocab)
 
 
+@mistake(
+    "more than certain",
+    rejected_by="rows are probabilities",
+    cause="A row is one distribution: what one word gets the others lose.",
+)
 def weights_that_do_not_sum(vocab, ratio):
     """A second word more certain than certain."""
     first = torch.full((vocab,), 1 / vocab)
@@ -340,6 +336,11 @@ def weights_that_do_not_sum(vocab, ratio):
     return first, second
 
 
+@mistake(
+    "0.6 and 0.4 for every ratio",
+    rejected_by="greedy misses the likeliest sentence",
+    cause="The gap between the first words costs a factor: make it as small as needed.",
+)
 def a_fixed_gap(vocab, ratio):
     """0.6 and 0.4: enough for small ratios only."""
     first = torch.zeros(vocab)
@@ -350,7 +351,7 @@ def a_fixed_gap(vocab, ratio):
     return first, second
 
 
-def _greedy_fails_cases(seed: int) -> list[Case]:
+def _greedy_fails_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(2, 1.2), (2, 1.9), (3, 2.5), (5, 4.8), (10, 9.0), (50, 49.0)]
     return [Case(f"{v} words, {r:g} times", {"vocab": v, "ratio": r}) for v, r in sizes]
 
@@ -382,8 +383,8 @@ GREEDY_FAILS = Spec(
     reference=lambda vocab, ratio: np.array([True, True]),
     cases=_greedy_fails_cases,
     read=_tree,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "rows are probabilities",
             "No number is below 0, and first and each row of second have the sum 1.",
@@ -395,29 +396,8 @@ GREEDY_FAILS = Spec(
             "the best second one; another sentence must be likelier by the ratio.",
             _likelier,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a first word that is certain", sure_then_unsure,
-            "greedy misses the likeliest sentence",
-            symptom="Greedy is right: there is nothing else to say.",
-            cause="Greedy fails where the first words are nearly even.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "more than certain", weights_that_do_not_sum, "rows are probabilities",
-            symptom="The ratio is reached with a probability above 1.",
-            cause="A row is one distribution: what one word gets the others lose.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "0.6 and 0.4 for every ratio", a_fixed_gap, "greedy misses the likeliest sentence",
-            symptom="Enough for a ratio of 1.2 with two words, and not for 1.9.",
-            cause="The gap between the first words costs a factor: make it as small as needed.",
-            seen="made for this book", chapter=11,
-        ),
-    ),
+    mutants=mistakes(sure_then_unsure, weights_that_do_not_sum, a_fixed_gap),
     chapter=11,
     points=3,
 )  # fmt: skip
@@ -448,21 +428,41 @@ def _step(total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return places // total.shape[1], places % total.shape[1], best
 
 
+@mistake(
+    "a step without its past",
+    rejected_by="a step costs its word",
+    cause="The scores of the beams are not added.",
+)
 def step_without_the_past(scores, logits):
     """Only the new word counts."""
     return _step(logits.log_softmax(-1))
 
 
+@mistake(
+    "a step by raw scores",
+    rejected_by="a step costs its word",
+    cause="log_softmax is missing.",
+)
 def step_of_raw_scores(scores, logits):
     """No softmax."""
     return _step(scores[:, None] + logits)
 
 
+@mistake(
+    "a probability added to a logarithm",
+    rejected_by="a step costs its word",
+    cause="softmax in place of log_softmax.",
+)
 def step_of_probabilities(scores, logits):
     """Probabilities added to logarithms."""
     return _step(scores[:, None] + logits.softmax(-1))
 
 
+@mistake(
+    "one step for each beam",
+    rejected_by="no better step is left out",
+    cause="The maximum is taken within each beam, not over all.",
+)
 def step_of_each_beam(scores, logits):
     """Every beam keeps its own best word."""
     best, words = (scores[:, None] + logits.log_softmax(-1)).max(-1)
@@ -470,20 +470,29 @@ def step_of_each_beam(scores, logits):
     return order, words[order], best[order]
 
 
+@mistake(
+    "places counted in beams",
+    rejected_by="a step costs its word",
+    cause="place // K and place % K; a row of the table is V long.",
+)
 def step_numbered_wrong(scores, logits):
     """The number of beams where the number of words is meant."""
     best, places = (scores[:, None] + logits.log_softmax(-1)).flatten().topk(len(scores))
     return places // len(scores), places % len(scores), best
 
 
+@mistake(
+    "one softmax over all beams",
+    rejected_by="a step costs its word",
+    cause="The table is flattened before the softmax, not after it.",
+)
 def step_softmax_of_all(scores, logits):
     """One softmax over all beams."""
     flat = logits.flatten().log_softmax(0).view_as(logits)
     return _step(scores[:, None] + flat)
 
 
-def _step_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _step_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, beams, vocab, near=1.0) -> Case:
         scores = -np.sort(near * rng.exponential(size=beams))
@@ -528,8 +537,6 @@ BEAM_STEP = Spec(
     cases=_step_cases,
     read=_three_rows,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a step costs its word",
             "The score of a step is that of its beam plus the log-probability of its word.",
@@ -540,45 +547,10 @@ BEAM_STEP = Spec(
             "Of all K V steps the best K, wherever they come from, best first.",
             _none_better,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a step without its past", step_without_the_past, "a step costs its word",
-            symptom="A beam far behind wins with one likely word.",
-            cause="The scores of the beams are not added.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a step by raw scores", step_of_raw_scores, "a step costs its word",
-            symptom="Scores rise from step to step.",
-            cause="log_softmax is missing.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a probability added to a logarithm", step_of_probabilities, "a step costs its word",
-            symptom="Every word adds something between 0 and 1, so unlikely ones cost nothing.",
-            cause="softmax in place of log_softmax.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one step for each beam", step_of_each_beam, "no better step is left out",
-            symptom="Beams never cross over: K greedy searches.",
-            cause="The maximum is taken within each beam, not over all.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "places counted in beams", step_numbered_wrong, "a step costs its word",
-            symptom="Words that nobody scored, of beams that do not exist.",
-            cause="place // K and place % K; a row of the table is V long.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one softmax over all beams", step_softmax_of_all, "a step costs its word",
-            symptom="A beam with larger scores takes the chances of the others.",
-            cause="The table is flattened before the softmax, not after it.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        step_without_the_past, step_of_raw_scores, step_of_probabilities, step_of_each_beam,
+        step_numbered_wrong, step_softmax_of_all
     ),
     chapter=11,
     points=3,
@@ -596,26 +568,51 @@ def _bytes_reference(num_layers, d_model, num_heads, num_kv_heads, tokens, batch
     return numbers * bits // 8
 
 
+@mistake(
+    "only the keys",
+    rejected_by="equals the reference",
+    cause="There are two tensors in each layer.",
+)
 def bytes_of_keys(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
     """Keys only."""
     return num_layers * num_kv_heads * d_model // num_heads * tokens * batch * bits // 8
 
 
+@mistake(
+    "as many heads as queries",
+    rejected_by="only heads of keys and values are kept",
+    cause="With grouped queries several heads read the same keys and values.",
+)
 def bytes_of_every_head(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
     """As many heads as queries have."""
     return 2 * num_layers * d_model * tokens * batch * bits // 8
 
 
+@mistake(
+    "one sentence for the batch",
+    rejected_by="in proportion to all but the width of a head",
+    cause="Each sentence of a batch, and each beam, has its own keys and values.",
+)
 def bytes_of_one_sentence(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
     """The batch is forgotten."""
     return 2 * num_layers * num_kv_heads * d_model // num_heads * tokens * bits // 8
 
 
+@mistake(
+    "bits for bytes",
+    rejected_by="equals the reference",
+    cause="A byte has eight bits.",
+)
 def bits_for_bytes(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
     """Not divided by 8."""
     return 2 * num_layers * num_kv_heads * d_model // num_heads * tokens * batch * bits
 
 
+@mistake(
+    "the table of scores",
+    rejected_by="in proportion to all but the width of a head",
+    cause="Scores are computed and thrown away; keys and values are what is kept.",
+)
 def bytes_of_the_scores(num_layers, d_model, num_heads, num_kv_heads, tokens, batch, bits):
     """A table of all pairs of tokens."""
     return num_layers * num_heads * tokens * tokens * batch * bits // 8
@@ -624,8 +621,7 @@ def bytes_of_the_scores(num_layers, d_model, num_heads, num_kv_heads, tokens, ba
 SIZES = ("num_layers", "d_model", "num_heads", "num_kv_heads", "tokens", "batch", "bits")
 
 
-def _bytes_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _bytes_cases(rng: np.random.Generator) -> list[Case]:
     named = {
         "one layer, one head": (1, 4, 1, 1, 1, 1, 32),
         "grouped heads": (2, 8, 4, 2, 3, 1, 32),
@@ -668,8 +664,8 @@ CACHE_BYTES = Spec(
     required=SIZES,
     reference=_bytes_reference,
     cases=_bytes_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "in proportion to all but the width of a head",
             "Twice the layers, tokens, sentences or bits take twice the memory.",
@@ -680,42 +676,10 @@ CACHE_BYTES = Spec(
             "A query is asked once and forgotten: with one key head the cache is that much smaller.",
             _fewer_heads,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "only the keys", bytes_of_keys, "equals the reference",
-            symptom="Half of what is taken: 0.84 GB for LLaMA-13B at 2,048 tokens.",
-            cause="There are two tensors in each layer.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "as many heads as queries", bytes_of_every_head,
-            "only heads of keys and values are kept",
-            symptom="Eight times too much for Llama-2-70B.",
-            cause="With grouped queries several heads read the same keys and values.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one sentence for the batch", bytes_of_one_sentence,
-            "in proportion to all but the width of a head",
-            symptom="Fits on paper and not on the machine.",
-            cause="Each sentence of a batch, and each beam, has its own keys and values.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "bits for bytes", bits_for_bytes, "equals the reference",
-            symptom="Eight times too much.",
-            cause="A byte has eight bits.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the table of scores", bytes_of_the_scores,
-            "in proportion to all but the width of a head",
-            symptom="The cache seems to grow with the square of the length.",
-            cause="Scores are computed and thrown away; keys and values are what is kept.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        bytes_of_keys, bytes_of_every_head, bytes_of_one_sentence, bits_for_bytes,
+        bytes_of_the_scores
     ),
     chapter=11,
     points=1,

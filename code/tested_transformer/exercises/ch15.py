@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ..specs.compare import Problem, compare
+from ..specs.mistakes import mistake, mistakes
 from ..specs.online_softmax.spec import TILED_ATTENTION, joined
-
-MADE = "made for this book"
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- The running maximum and sum ------------------------------------------------------------------
 
@@ -39,30 +39,49 @@ def running(scores):
     return torch.stack(rows) if rows else scores.new_zeros(0, 2)
 
 
+@mistake(
+    "a running sum without rescaling",
+    rejected_by="equals the reference",
+    cause="When the maximum rises, the old sum must shrink by exp(old - new).",
+)
 def not_rescaled(scores):
     """The sum of exp(score - maximum at that time)."""
     best = scores.cummax(0).values
     return torch.stack([best, (scores - best).exp().cumsum(0)], 1)
 
 
+@mistake(
+    "the maximum of the whole row, before it is known",
+    rejected_by="the largest score counts 1",
+    cause="The sum after n scores is taken against the maximum of all of them.",
+)
 def against_the_last_maximum(scores):
     """Every sum against the maximum of the whole row, which is not known yet."""
     best = scores.cummax(0).values
     return torch.stack([best, (scores - scores.max()).exp().cumsum(0)], 1)
 
 
+@mistake(
+    "a running sum of bare exponentials",
+    rejected_by="the largest score counts 1",
+    cause="exp(score) in place of exp(score - maximum so far).",
+)
 def without_the_maximum(scores):
     """The sum of exp(score)."""
     return torch.stack([scores.cummax(0).values, scores.exp().cumsum(0)], 1)
 
 
+@mistake(
+    "the newest score for the maximum",
+    rejected_by="the maximum never falls",
+    cause="best = score in place of max(best, score).",
+)
 def maximum_of_the_score(scores):
     """The last score is taken for the maximum."""
     return torch.stack([scores, scores.logcumsumexp(0).sub(scores).exp()], 1)
 
 
-def _running_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _running_cases(rng: np.random.Generator) -> list[Case]:
     return [
         Case("one score", {"scores": np.array([2.0])}),
         Case("five scores", {"scores": np.array([1.0, 3.0, 2.0, 5.0, 4.0])}),
@@ -97,42 +116,15 @@ RUNNING_SUM = Spec(
     baseline=running,
     cases=_running_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("the maximum never falls", "The first column is the largest score so far.", _best),
         Check(
             "the largest score counts 1",
             "Against the maximum so far the largest score adds exp(0) = 1, and no score adds more.",
             _one_at_least,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a running sum without rescaling", not_rescaled, "equals the reference",
-            symptom="Too large a sum wherever the maximum rose.",
-            cause="When the maximum rises, the old sum must shrink by exp(old - new).",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "the maximum of the whole row, before it is known", against_the_last_maximum,
-            "the largest score counts 1",
-            symptom="The last row is right, the rows before it are not; a kernel can not do this.",
-            cause="The sum after n scores is taken against the maximum of all of them.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "a running sum of bare exponentials", without_the_maximum, "the largest score counts 1",
-            symptom="inf for a score above 709.",
-            cause="exp(score) in place of exp(score - maximum so far).",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "the newest score for the maximum", maximum_of_the_score, "the maximum never falls",
-            symptom="The reference point falls with a low score, and the sum explodes.",
-            cause="best = score in place of max(best, score).",
-            seen=MADE, chapter=15,
-        ),
+    mutants=mistakes(
+        not_rescaled, against_the_last_maximum, without_the_maximum, maximum_of_the_score
     ),
     chapter=15,
     points=1,
@@ -160,28 +152,53 @@ def merged(output_a, lse_a, output_b, lse_b):
     return a[..., None] * output_a + b[..., None] * output_b, lse
 
 
+@mistake(
+    "the mean of two halves",
+    rejected_by="a half that saw nothing has no say",
+    cause="Each half weighs exp(its log-sum-exp), not 1/2.",
+)
 def the_mean(output_a, lse_a, output_b, lse_b):
     """Both halves weigh the same."""
     return (output_a + output_b) / 2, torch.logaddexp(lse_a, lse_b)
 
 
+@mistake(
+    "two normalized halves added",
+    rejected_by="two equal answers stay",
+    cause="Each output is a mean already; a mean of means has weights that sum to 1.",
+)
 def the_sum(output_a, lse_a, output_b, lse_b):
     """Two normalized outputs added."""
     return output_a + output_b, torch.logaddexp(lse_a, lse_b)
 
 
+@mistake(
+    "halves weighed by their logarithms",
+    rejected_by="two equal answers stay",
+    cause="lse / (lse + lse) in place of exp(lse) / (exp(lse) + exp(lse)).",
+)
 def weighed_by_logs(output_a, lse_a, output_b, lse_b):
     """The logarithms taken for the sums."""
     share = (lse_a / (lse_a + lse_b))[..., None]
     return share * output_a + (1 - share) * output_b, torch.logaddexp(lse_a, lse_b)
 
 
+@mistake(
+    "log-sum-exps added",
+    rejected_by="equals the reference",
+    cause="A sum of logarithms is the logarithm of a product; logaddexp adds what is inside.",
+)
 def logs_added(output_a, lse_a, output_b, lse_b):
     """A sum of logarithms is the logarithm of a product."""
     output, _ = merged(output_a, lse_a, output_b, lse_b)
     return output, lse_a + lse_b
 
 
+@mistake(
+    "bare exponentials of log-sum-exps",
+    rejected_by="two equal answers stay",
+    cause="exp(lse) overflows; subtract the larger of the two, or the merged one, first.",
+)
 def bare_exponentials(output_a, lse_a, output_b, lse_b):
     """exp(log-sum-exp), with nothing subtracted."""
     a, b = lse_a.exp(), lse_b.exp()
@@ -189,6 +206,11 @@ def bare_exponentials(output_a, lse_a, output_b, lse_b):
     return output, (a + b).log()
 
 
+@mistake(
+    "NaN where both halves are empty",
+    rejected_by="a half that saw nothing has no say",
+    cause="exp(lse - merged) with both -inf.",
+)
 def nothing_seen_twice(output_a, lse_a, output_b, lse_b):
     """-inf - (-inf) where both halves saw nothing."""
     lse = torch.logaddexp(lse_a, lse_b)
@@ -196,8 +218,7 @@ def nothing_seen_twice(output_a, lse_a, output_b, lse_b):
     return a[..., None] * output_a + b[..., None] * output_b, lse
 
 
-def _merge_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _merge_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *rows, width=3, spread=1.0, shift=0.0, dtype=torch.float64, **changes) -> Case:
         arguments = {}
@@ -267,8 +288,6 @@ MERGE = Spec(
     baseline=merged,
     cases=_merge_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "two equal answers stay",
             "If both halves say the same, so do they together: their weights sum to 1.",
@@ -287,45 +306,9 @@ MERGE = Spec(
             _one_half,
             when=lambda case: bool(np.isneginf(case.arguments["lse_a"]).any()),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the mean of two halves", the_mean, "a half that saw nothing has no say",
-            symptom="Right only when both halves weigh the same.",
-            cause="Each half weighs exp(its log-sum-exp), not 1/2.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "two normalized halves added", the_sum, "two equal answers stay",
-            symptom="Twice too much.",
-            cause="Each output is a mean already; a mean of means has weights that sum to 1.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "halves weighed by their logarithms", weighed_by_logs, "two equal answers stay",
-            symptom="Weights that may be negative, and NaN with an empty half.",
-            cause="lse / (lse + lse) in place of exp(lse) / (exp(lse) + exp(lse)).",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "log-sum-exps added", logs_added, "equals the reference",
-            symptom="The output is right and the log-sum-exp is not: the next merge goes wrong.",
-            cause="A sum of logarithms is the logarithm of a product; logaddexp adds what is inside.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "bare exponentials of log-sum-exps", bare_exponentials, "two equal answers stay",
-            symptom="NaN for log-sum-exps above 709.",
-            cause="exp(lse) overflows; subtract the larger of the two, or the merged one, first.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "NaN where both halves are empty", nothing_seen_twice, "a half that saw nothing has no say",
-            symptom="A query that sees nothing anywhere becomes NaN.",
-            cause="exp(lse - merged) with both -inf.",
-            seen=MADE, chapter=15,
-        ),
+    mutants=mistakes(
+        the_mean, the_sum, weighed_by_logs, logs_added, bare_exponentials, nothing_seen_twice
     ),
     read=joined,
     chapter=15,
@@ -362,27 +345,47 @@ def corners(length, keys, tile, window, *, far=1, shift=None, first=False):
     return kinds
 
 
+@mistake(
+    "a window one key too wide",
+    rejected_by="nothing hidden goes unmasked",
+    cause="<= window where < window is meant.",
+)
 def window_one_wider(length, keys, tile, window):
     """A window of w + 1 keys."""
     return corners(length, keys, tile, window, far=0)
 
 
+@mistake(
+    "tiles counted from the top left",
+    rejected_by="nothing visible is skipped",
+    cause="The place of query i among the keys is i + S - L.",
+)
 def counted_top_left(length, keys, tile, window):
     """S - L forgotten."""
     return corners(length, keys, tile, window, shift=0)
 
 
+@mistake(
+    "only the first query of a tile is asked",
+    rejected_by="nothing visible is skipped",
+    cause="The last query of a tile sees farthest ahead, the first farthest back.",
+)
 def first_query_only(length, keys, tile, window):
     """Only the first query of a tile is asked."""
     return corners(length, keys, tile, window, first=True)
 
 
+@mistake(
+    "the lower end of the window forgotten",
+    rejected_by="nothing hidden goes unmasked",
+    cause="Only the diagonal is asked; a window has two edges.",
+)
 def no_lower_end(length, keys, tile, window):
     """Causal alone."""
     return corners(length, keys, tile, length + keys)
 
 
-def _kind_cases(seed: int) -> list[Case]:
+def _kind_cases(rng: np.random.Generator) -> list[Case]:
     shapes = [
         ("one tile", 2, 2, 2, 2), ("the tile divides", 8, 8, 2, 4), ("a narrow window", 8, 8, 4, 1),
         ("short last tiles", 7, 9, 3, 4), ("with a cache", 4, 12, 4, 6), ("one new query", 1, 9, 4, 5),
@@ -417,39 +420,16 @@ WINDOW_TILES = Spec(
     reference=_kinds_reference,
     baseline=corners,
     cases=_kind_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("nothing visible is skipped", "A 0 where some pair is visible: the kernel would lose keys.",
               _kind(0, False, "skipped")),
         Check("nothing hidden goes unmasked", "A 2 where some pair is hidden: the kernel would not mask it.",
               _kind(2, False, "full")),
         Check("nothing is computed in vain", "A 1 or 2 where no pair is visible: right, but slow.",
               _kind(0, True, "skipped")),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a window one key too wide", window_one_wider, "nothing hidden goes unmasked",
-            symptom="One key too many for the queries of some tiles.",
-            cause="<= window where < window is meant.", seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "tiles counted from the top left", counted_top_left, "nothing visible is skipped",
-            symptom="Right for L = S; with a cache the newest keys are skipped.",
-            cause="The place of query i among the keys is i + S - L.", seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "only the first query of a tile is asked", first_query_only, "nothing visible is skipped",
-            symptom="Tiles on the diagonal are skipped.",
-            cause="The last query of a tile sees farthest ahead, the first farthest back.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "the lower end of the window forgotten", no_lower_end, "nothing hidden goes unmasked",
-            symptom="No faster than causal attention, and old keys are seen.",
-            cause="Only the diagonal is asked; a window has two edges.", seen=MADE, chapter=15,
-        ),
-    ),
+    mutants=mistakes(window_one_wider, counted_top_left, first_query_only, no_lower_end),
     chapter=15,
     points=3,
 )  # fmt: skip
@@ -474,33 +454,58 @@ def cost(keys, d, heads, groups, item):
     return 4 * heads * keys * d, item * (2 * groups * keys * d + 2 * heads * d)
 
 
+@mistake(
+    "the cache read by every head",
+    rejected_by="the bytes",
+    cause="Keys and values are repeated in memory; a kernel reads them once a group.",
+)
 def read_by_every_head(keys, d, heads, groups, item):
     """Keys and values repeated in memory."""
     return cost(keys, d, heads, heads, item)
 
 
+@mistake(
+    "grouped heads save FLOPs",
+    rejected_by="the FLOPs",
+    cause="Grouping shares keys and values; each query head still does all its products.",
+)
 def work_by_groups(keys, d, heads, groups, item):
     """The FLOPs shrink with the cache."""
     return 4 * groups * keys * d, cost(keys, d, heads, groups, item)[1]
 
 
+@mistake(
+    "a multiplication without its addition",
+    rejected_by="the FLOPs",
+    cause="FLOPs count multiplication and addition: 2abc for a matrix product.",
+)
 def additions_forgotten(keys, d, heads, groups, item):
     """One operation for a multiplication and its addition."""
     flops, num_bytes = cost(keys, d, heads, groups, item)
     return flops // 2, num_bytes
 
 
+@mistake(
+    "values not read",
+    rejected_by="the bytes",
+    cause="The second product reads the values.",
+)
 def keys_only(keys, d, heads, groups, item):
     """The values are not read."""
     return 4 * heads * keys * d, item * (groups * keys * d + 2 * heads * d)
 
 
+@mistake(
+    "numbers taken for bytes",
+    rejected_by="the bytes",
+    cause="A bfloat16 number takes 2 bytes.",
+)
 def numbers_not_bytes(keys, d, heads, groups, item):
     """A number is taken for a byte."""
     return cost(keys, d, heads, groups, 1)
 
 
-def _cost_cases(seed: int) -> list[Case]:
+def _cost_cases(rng: np.random.Generator) -> list[Case]:
     names = ("keys", "d", "heads", "groups", "item")
     shapes = [
         ("one head, one key", 1, 2, 1, 1, 1), ("one head", 7, 4, 1, 1, 2), ("heads", 5, 3, 6, 6, 4),
@@ -531,41 +536,13 @@ DECODING_COST = Spec(
     reference=_cost_reference,
     baseline=cost,
     cases=_cost_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("the FLOPs", "Each of the H queries meets every key and mixes every value.", _cost_of(0)),
         Check("the bytes", "Keys and values are read once a group, queries and outputs once a head.", _cost_of(1)),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the cache read by every head", read_by_every_head, "the bytes",
-            symptom="Grouped heads seem to save nothing.",
-            cause="Keys and values are repeated in memory; a kernel reads them once a group.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "grouped heads save FLOPs", work_by_groups, "the FLOPs",
-            symptom="Fewer operations for the same number of queries.",
-            cause="Grouping shares keys and values; each query head still does all its products.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "a multiplication without its addition", additions_forgotten, "the FLOPs",
-            symptom="Half of what others count.",
-            cause="FLOPs count multiplication and addition: 2abc for a matrix product.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "values not read", keys_only, "the bytes",
-            symptom="About half the bytes.",
-            cause="The second product reads the values.", seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "numbers taken for bytes", numbers_not_bytes, "the bytes",
-            symptom="Right for one byte a number.",
-            cause="A bfloat16 number takes 2 bytes.", seen=MADE, chapter=15,
-        ),
+    mutants=mistakes(
+        read_by_every_head, work_by_groups, additions_forgotten, keys_only, numbers_not_bytes
     ),
     read=_pair,
     chapter=15,
@@ -591,12 +568,22 @@ def score_gradient(scores, lse, value, output, gradient):
     return weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True))
 
 
+@mistake(
+    "a softmax of the tile alone",
+    rejected_by="a tile weighs what it weighed",
+    cause="scores.softmax(-1) over a tile; exp(scores - lse) needs the row's own log-sum-exp.",
+)
 def softmax_of_the_tile(scores, lse, value, output, gradient):
     """The tile is normalized by itself."""
     weights = scores.softmax(-1)
     return weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True))
 
 
+@mistake(
+    "a mean over the tile alone",
+    rejected_by="a tile weighs what it weighed",
+    cause="What is subtracted is a mean over the whole row: gradient . output, known beforehand.",
+)
 def mean_of_the_tile(scores, lse, value, output, gradient):
     """The mean that is subtracted is taken over the tile alone."""
     weights = (scores - lse[:, None]).exp()
@@ -604,19 +591,28 @@ def mean_of_the_tile(scores, lse, value, output, gradient):
     return weights * (by_weights - (weights * by_weights).sum(-1, keepdim=True))
 
 
+@mistake(
+    "nothing subtracted in the softmax's gradient",
+    rejected_by="a tile that is a whole row cancels",
+    cause="Each score moves every weight of its row: subtract the row's mean.",
+)
 def nothing_subtracted(scores, lse, value, output, gradient):
     """As if each weight had its score to itself."""
     return (scores - lse[:, None]).exp() * (gradient @ value.mT)
 
 
+@mistake(
+    "the log-sum-exp along the wrong axis",
+    rejected_by="RuntimeError",
+    cause="lse has one number a row: lse[:, None].",
+)
 def lse_of_columns(scores, lse, value, output, gradient):
     """The log-sum-exp belongs to rows; here it meets the columns."""
     weights = (scores - lse).exp()
     return weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True))
 
 
-def _tile_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _tile_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, keys, at, width=3, spread=1.0, hide=False, dtype=torch.float64) -> Case:
         """The keys `at` of rows with so many of them; the rest was in other tiles."""
@@ -680,8 +676,6 @@ SCORE_GRADIENT = Spec(
     baseline=score_gradient,
     cases=_tile_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a tile that is a whole row cancels",
             "Raising all scores of a row together changes no weight: the row's gradients sum to 0.",
@@ -694,35 +688,8 @@ SCORE_GRADIENT = Spec(
             _no_more_than,
             when=lambda case: case.dtype == torch.float64,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "a softmax of the tile alone", softmax_of_the_tile, "a tile weighs what it weighed",
-            symptom="Right for one tile; with more, every tile acts as if it were the whole row.",
-            cause="scores.softmax(-1) over a tile; exp(scores - lse) needs the row's own log-sum-exp.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "a mean over the tile alone", mean_of_the_tile, "a tile weighs what it weighed",
-            symptom="Gradients that are wrong by a little in every tile but a single one.",
-            cause="What is subtracted is a mean over the whole row: gradient . output, known beforehand.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "nothing subtracted in the softmax's gradient", nothing_subtracted,
-            "a tile that is a whole row cancels",
-            symptom="The gradients of a row do not sum to 0.",
-            cause="Each score moves every weight of its row: subtract the row's mean.",
-            seen=MADE, chapter=15,
-        ),
-        Mutant(
-            "the log-sum-exp along the wrong axis", lse_of_columns, "RuntimeError",
-            symptom="RuntimeError, or for a square tile wrong weights.",
-            cause="lse has one number a row: lse[:, None].",
-            seen=MADE, chapter=15,
-        ),
-    ),
+    mutants=mistakes(softmax_of_the_tile, mean_of_the_tile, nothing_subtracted, lse_of_columns),
     chapter=15,
     points=3,
 )  # fmt: skip

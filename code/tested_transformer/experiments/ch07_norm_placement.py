@@ -7,6 +7,7 @@ in float64, so that a run ends alike on every machine.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from ..data.number_words import TENS, UNITS, german_words
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.norms import LayerNorm
+from ..layers.resi_dual import ResiDual, split_streams
 from ..layers.residual import Residual, deepnorm_constants, deepnorm_init
 
 D_MODEL, NUM_HEADS, D_FF = 32, 4, 64
@@ -75,11 +77,11 @@ class Stack(nn.Module):
             MultiHeadAttention(D_MODEL, NUM_HEADS) for _ in range(depth)
         )
         self.networks = nn.ModuleList(FeedForward(D_MODEL, D_FF) for _ in range(depth))
-        alpha = alpha if norm_placement == "deepnorm" else 1.0
-        self.residuals = nn.ModuleList(
-            Residual(LayerNorm(D_MODEL), norm_placement=norm_placement, alpha=alpha)
-            for _ in range(2 * depth)
-        )
+        wire = ResiDual
+        if norm_placement != "resi_dual":
+            alpha = alpha if norm_placement == "deepnorm" else 1.0
+            wire = partial(Residual, norm_placement=norm_placement, alpha=alpha)
+        self.residuals = nn.ModuleList(wire(LayerNorm(D_MODEL)) for _ in range(2 * depth))
         self.final_norm = LayerNorm(D_MODEL) if norm_placement in ("pre", "resi_dual") else None
         self.digits = nn.Linear(D_MODEL, 10)
         deepnorm_init(self.attentions, beta if norm_placement == "deepnorm" else 1.0)
@@ -97,17 +99,19 @@ class Stack(nn.Module):
         """The residual stream before every layer, and last the stack's output; a layer may be left out."""
         mask = (tokens != 0)[:, None, None, :]
         x = self.tokens(tokens) + self.positions.weight
-        total, found = x, []
+        dual = self.norm_placement == "resi_dual"
+        x, before = torch.cat([x, x], dim=-1) if dual else x, []
         for n, (attend, network) in enumerate(zip(self.attentions, self.networks, strict=True)):
-            found.append(x)
+            before.append(split_streams(x)[0] if dual else x)
             if n == without:
                 continue
             first, second = self.residuals[2 * n], self.residuals[2 * n + 1]
-            x, total = first(x, lambda y, attend=attend: attend(y, mask=mask), total)
-            x, total = second(x, network, total)
-        if self.norm_placement == "pre":
-            x = self.final_norm(x)
-        return [*found, x + self.final_norm(total) if self.norm_placement == "resi_dual" else x]
+            x = first(x, partial(attend, mask=mask))
+            x = second(x, network)
+        if dual:
+            x, total = split_streams(x)
+            return [*before, x + self.final_norm(total)]
+        return [*before, x if self.final_norm is None else self.final_norm(x)]
 
 
 def loss_of(model: Stack, numbers: Int[Tensor, " N"]) -> Float[Tensor, ""]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -58,18 +57,15 @@ class Nothing(nn.Module):
         return (zeros, x.new_zeros(len(x), 1, x.shape[1], keys)) if return_weights else zeros
 
 
-class Replace(nn.Module):
+class Replace(Residual):
     """A residual connection without the connection: norm(f(x)) instead of norm(x + f(x))."""
 
     def __init__(self, residual: Residual) -> None:
-        super().__init__()
-        self.norm, self.dropout = residual.norm, residual.dropout
+        super().__init__(residual.norm, dropout=residual.dropout.p)
 
-    def forward(
-        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], total: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """What the sublayer finds is all that goes on."""
-        return self.norm(self.dropout(sublayer(x))), total
+    def add(self, x: Tensor, output: Tensor) -> Tensor:
+        """The sublayer's output is all that goes on."""
+        return self.norm(self.dropout(output))
 
 
 # --- What is done to a model ----------------------------------------------------------------------

@@ -19,8 +19,7 @@ from torch import Tensor
 from ..data import BOS, EOS, Vocabulary, pad
 from ..data.number_words import ENGLISH_TENS, ENGLISH_UNITS, LARGEST, english_words
 from ..errors import argument_error, check_count
-from ..models.language_model import LanguageModel
-from ..models.transformer import TransformerConfig
+from ..models.language_model import LanguageModel, LanguageModelConfig
 
 SHIPPED = Path(__file__).parents[1] / "data" / "trained" / "spoken_numbers" / "model.safetensors"
 END = "<eos>"
@@ -156,8 +155,8 @@ class ExactModel:
 def new_spoken_model() -> LanguageModel:
     """An untrained language model of the size that is shipped."""
     return LanguageModel(
-        TransformerConfig(
-            len(spoken_vocabulary()), d_model=48, num_heads=4, num_decoder_layers=2, dropout=0.0,
+        LanguageModelConfig(
+            len(spoken_vocabulary()), d_model=48, num_heads=4, num_layers=2, dropout=0.0,
             norm_placement="pre",
         )
     )  # fmt: skip

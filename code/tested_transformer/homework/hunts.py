@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import argument_error
-from ..specs.judge import Mutant
+from ..specs.mistakes import Mutant
 from .tasks import Hunt
 
 __all__ = ["HuntVerdict", "judge_hunt"]

@@ -12,8 +12,6 @@ from .hunts import HuntVerdict, judge_hunt
 from .submissions.forbidden import not_allowed
 from .tasks import Hunt
 
-__all__ = ["check"]
-
 
 def check(name: str, function: Any) -> Verdict | HuntVerdict | NotAllowed:
     """Judge a try at a task or a bug hunt of the homework, as the grader will, but with its own cases.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..specs.judge import Mutant, Spec
+from ..specs.mistakes import Mutant
+from ..specs.spec import Spec
 
 __all__ = ["Assignment", "Hunt", "Task", "Written"]
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,7 +19,42 @@ from ..errors import (
     shape_of,
 )
 
-__all__ = ["DecoderCache", "KeyValueCache"]
+__all__ = ["AttentionCache", "DecoderCache", "KeyValueCache", "WindowCache"]
+
+
+@runtime_checkable
+class AttentionCache(Protocol):
+    """What an attention layer needs of a cache, whatever it keeps: all keys, the last ones, a latent.
+
+    The chunk just appended always comes last in what `append` returns, so that causal masks, windows
+    and ALiBi, which are aligned with the last key, are right without knowing what was dropped.
+
+    length: all tokens seen, dropped ones too. fixed: nothing is appended after the first call; what is
+    there is read as `keys` and `values`.
+
+    Source: chapter 5.
+    """
+
+    fixed: bool
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside."""
+
+    def append(
+        self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
+    ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
+        """Add a chunk of L tokens; return all that its queries attend to."""
+
+    def num_keys(self, new: int) -> int:
+        """How many keys `append` will return for a chunk of `new` tokens."""
+
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these sequences of the batch, in this order."""
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens."""
 
 
 class KeyValueCache:
@@ -27,7 +66,7 @@ class KeyValueCache:
     fixed=True is for cross-attention: the keys of the context are computed at the first call and only
     read afterwards.
 
-    A cache holds numbers for generating, not for training: gradients do not flow through it.
+    A cache is for generation, not for training: gradients do not flow through it.
 
     Shapes: keys (B, G, S, d) and values (B, G, S, dv), S tokens so far.
     Source: chapter 5; Shazeer 2019, section 2.4.
@@ -75,8 +114,12 @@ class KeyValueCache:
         self.length = needed
         return self.keys, self.values
 
+    def num_keys(self, new: int) -> int:
+        """How many keys `append` will return for a chunk of `new` tokens."""
+        return self.length + new
+
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows of the batch, in this order; a row may be named twice (beam search).
+        """Keep these sequences of the batch, in this order; one may be named twice (beam search).
 
         Raises: TypeError or ValueError for rows that are no such numbers.
         """
@@ -153,15 +196,78 @@ class KeyValueCache:
                 )
 
 
+class WindowCache(KeyValueCache):
+    """The keys and values of the last `window` tokens: for causal attention with a window.
+
+    Its memory does not grow with the text. `truncate` can only take back what leaves the window full.
+
+    Shapes: keys (B, G, S, d) and values (B, G, S, dv), S = min(length, window).
+    Raises: TypeError or ValueError that name the argument.
+    Source: Beltagy et al. 2020, section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.
+    """
+
+    def __init__(self, window: int) -> None:
+        check_count("window", window)
+        super().__init__(capacity=window)
+        self.window = window
+
+    @property
+    def keys(self) -> Float[Tensor, "B G S d"]:
+        """The keys of the last tokens."""
+        return self._filled()
+
+    @property
+    def values(self) -> Float[Tensor, "B G S dv"]:
+        """The values of the last tokens."""
+        self._filled()
+        return self._values
+
+    def append(
+        self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
+    ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
+        """Add a chunk; return it with the `window` tokens before it, then keep the last `window`.
+
+        Raises: as KeyValueCache.append.
+        """
+        self._check(key, value)
+        self.length += key.shape[2]
+        if self._keys is not None:
+            key = torch.cat([self._keys, key], dim=2)
+            value = torch.cat([self._values, value], dim=2)
+        self._keys = key[:, :, -self.window :].clone()  # so that the rest can be freed
+        self._values = value[:, :, -self.window :].clone()
+        return key, value
+
+    def num_keys(self, new: int) -> int:
+        """How many keys `append` will return for a chunk of `new` tokens."""
+        return new if self._keys is None else self._keys.shape[2] + new
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens.
+
+        Raises: TypeError or ValueError for a length that is not in 0 to the present one; ValueError if
+            the next token's window would reach back to keys that are gone.
+        """
+        check_count("length", length, least=0)
+        left = self.num_keys(0) - (self.length - length)
+        if length > self.length or left < min(length, self.window - 1):
+            least = self.length - self.num_keys(0) + self.window - 1
+            wanted = f"{min(least, self.length)} to {self.length}: older keys are gone"
+            raise argument_error(ValueError, "length", length, wanted)
+        if self._keys is not None:
+            self._keys, self._values = self._keys[:, :, :left], self._values[:, :, :left]
+        self.length = length
+
+
 class LayerCache:
     """What one decoder layer keeps: its own keys and values, and those of the encoder's output."""
 
-    def __init__(self, capacity: int) -> None:
-        self.own = KeyValueCache(capacity=capacity)
+    def __init__(self, own: AttentionCache) -> None:
+        self.own = own
         self.cross = KeyValueCache(fixed=True)  # stays empty in a model without an encoder
 
     @property
-    def filled(self) -> list[KeyValueCache]:
+    def filled(self) -> list[AttentionCache]:
         """Those that hold something."""
         return [cache for cache in (self.own, self.cross) if cache.length]
 
@@ -169,17 +275,26 @@ class LayerCache:
 class DecoderCache:
     """The caches of a whole decoder, and which of the tokens so far are real (not padding).
 
-    Rows of a batch may have different lengths: pad a chunk left or right; padded places are hidden
-    from every later token, and a token's position counts the real tokens before it.
+    Sequences of a batch may have different lengths: pad a chunk left or right; padding is masked for
+    every later token, and a token's position counts the real tokens before it.
+
+    own: makes the cache of one layer's self-attention; a KeyValueCache of that capacity if not given.
 
     Shapes: real (B, S), True for a real token, S tokens so far; None before the first call.
     Source: chapter 5.
     """
 
-    def __init__(self, num_layers: int, *, capacity: int = 64) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        *,
+        capacity: int = 64,
+        own: Callable[[], AttentionCache] | None = None,
+    ) -> None:
         check_count("num_layers", num_layers)
         check_count("capacity", capacity)
-        self.layers = [LayerCache(capacity) for _ in range(num_layers)]
+        own = partial(KeyValueCache, capacity=capacity) if own is None else own
+        self.layers = [LayerCache(own()) for _ in range(num_layers)]
         self.real: Bool[Tensor, "B S"] | None = None
 
     @property
@@ -193,7 +308,7 @@ class DecoderCache:
         return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
 
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
-        """Note which tokens of a new chunk are real; give back those of all tokens so far."""
+        """Remember which tokens of a new chunk are real; return those of all tokens so far."""
         if self.real is not None and self.real.shape[0] != real.shape[0]:
             wanted = f"{self.real.shape[0]} rows, as the chunks before"
             raise argument_error(ValueError, "target", f"{real.shape[0]} rows", wanted)
@@ -201,7 +316,7 @@ class DecoderCache:
         return self.real
 
     def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these rows of the batch, in this order, in every layer."""
+        """Keep these sequences of the batch, in this order, in every layer."""
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""The feed-forward network: each token alone, widened, bent and narrowed again."""
+"""The feed-forward network: for each token alone, an up-projection, an activation, a down-projection."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..shapes import checked
 
 __all__ = ["ConvFeedForward", "FeedForward", "gated_width", "gelu", "gelu_tanh", "relu", "silu"]
 
-# --- The bends ------------------------------------------------------------------------------------
+# --- Activations ----------------------------------------------------------------------------------
 
 
 @checked
 def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """Keep what is above 0: max(0, x), with slope 0 at 0.
+    """Clamp at 0 from below: max(0, x), with slope 0 at 0.
 
     Shapes: any -> the same.
     Raises: TypeError if x is no floating point tensor.
@@ -34,7 +34,7 @@ def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
 
 @checked
 def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """Weigh x by the chance that a standard normal number is below it: x Phi(x).
+    """Weight x by the probability that a standard normal variable is below it: x Phi(x).
 
     Shapes: any -> the same.
     Raises: TypeError if x is no floating point tensor.
@@ -48,7 +48,7 @@ def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
 
 @checked
 def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """GELU with a tanh for the normal distribution, off by less than 0.0005: what GPT-2 uses.
+    """GELU with a tanh in place of the normal distribution, off by less than 0.0005: what GPT-2 uses.
 
     Shapes: any -> the same.
     Raises: TypeError if x is no floating point tensor.
@@ -59,7 +59,7 @@ def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
 
 @checked
 def silu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """Weigh x by its own sigmoid: x / (1 + exp(-x)), also called Swish.
+    """Weight x by its own sigmoid: x / (1 + exp(-x)), also called Swish.
 
     Shapes: any -> the same.
     Raises: TypeError if x is no floating point tensor.
@@ -84,10 +84,10 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a bend between: down_proj(activation(up_proj(x))), the same for every token.
+    """Two linear layers with a nonlinearity between: down_proj(activation(up_proj(x))), for every token.
 
-    With "swiglu" a third map, `gate_proj`, decides how much of each widened number passes:
-    down_proj(silu(gate_proj(x)) x up_proj(x)). Dropout acts on the wide numbers, while training only.
+    With "swiglu" a third linear layer, `gate_proj`, decides how much of each hidden feature passes:
+    down_proj(silu(gate_proj(x)) x up_proj(x)). Dropout acts on the hidden features, in training only.
 
     Shapes: (*batch, D) -> (*batch, D), by way of (*batch, d_ff).
     Raises: TypeError or ValueError that name the argument.
@@ -114,7 +114,7 @@ class FeedForward(nn.Module):
 
     @staticmethod
     def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
-        """A layer that takes d_in numbers of a token to d_out."""
+        """A linear layer from d_in features per token to d_out."""
         return nn.Linear(d_in, d_out, bias=bias)
 
     @checked(D="self.d_model")
@@ -123,18 +123,20 @@ class FeedForward(nn.Module):
         return self.transform(x)
 
     def transform(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow, once the shape is known to fit."""
-        bend = ACTIVATIONS[self.activation]
-        wide = self.up_proj(x)  # *batch d_ff
-        wide = bend(wide) if self.gate_proj is None else bend(self.gate_proj(x)) * wide
-        return self.down_proj(self.dropout(wide))  # *batch D
+        """Up-projection, activation, down-projection, once the shape is known to fit."""
+        activation = ACTIVATIONS[self.activation]
+        if self.gate_proj is None:
+            hidden = activation(self.up_proj(x))  # *batch d_ff
+        else:
+            hidden = activation(self.gate_proj(x)) * self.up_proj(x)  # *batch d_ff
+        return self.down_proj(self.dropout(hidden))  # *batch D
 
 
 class ConvFeedForward(FeedForward):
-    """The same network as convolutions with a kernel of one token: a window that sees no neighbor.
+    """The same network as convolutions with a kernel of one token, which reaches no neighbor.
 
-    The layers are nn.Conv1d, which wants the numbers of a token in the last axis but one. All
-    tokens of all samples stand in one row, since no window reaches from one to the next.
+    The layers are nn.Conv1d, which wants a token's features in the last axis but one. All tokens of
+    all sequences are one sequence to it, since no kernel reaches from one to the next.
 
     Shapes: (*batch, D) -> (*batch, D), by way of (d_ff, tokens).
     Raises: TypeError or ValueError that name the argument.
@@ -143,15 +145,15 @@ class ConvFeedForward(FeedForward):
 
     @staticmethod
     def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
-        """A layer that takes d_in numbers of a token to d_out."""
+        """A linear layer from d_in features per token to d_out."""
         return nn.Conv1d(d_in, d_out, kernel_size=1, bias=bias)
 
     def transform(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow, with the tokens in the last axis."""
+        """The same, with the tokens in the last axis."""
         if not x.numel():
-            return x.clone()  # nn.Conv1d refuses a row without tokens
-        row = x.reshape(-1, self.d_model).T  # D tokens
-        return super().transform(row).T.reshape(x.shape)  # *batch D
+            return x.clone()  # nn.Conv1d rejects a sequence without tokens
+        tokens = x.reshape(-1, self.d_model).T  # D tokens
+        return super().transform(tokens).T.reshape(x.shape)  # *batch D
 
     @classmethod
     @checked
@@ -171,7 +173,7 @@ class ConvFeedForward(FeedForward):
 
 @checked
 def gated_width(d_ff: Annotated[int, AtLeast(2)], *, multiple: PositiveInt = 1) -> int:
-    """The inner width at which three matrices have no more weights than two of width d_ff.
+    """The hidden dimension at which three matrices have no more parameters than two of d_ff.
 
     That is 2/3 of d_ff, rounded down, then up to a multiple (which may exceed it a little).
 

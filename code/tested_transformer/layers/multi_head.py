@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..functional.attention import attention
 from ..positions.protocol import PositionScheme
-from .cache import KeyValueCache
+from .cache import AttentionCache
 
 __all__ = ["MultiHeadAttention", "concat_heads", "split_heads"]
 
@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Tensor, "..."] | None = None,
         causal: bool = False,
         position_ids: Int[Tensor, "*ids L"] | None = None,
-        cache: KeyValueCache | None = None,
+        cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Float[Tensor, "B H L S"]]:
         """Attend, head by head, to x or to the context.
@@ -155,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         key: Tensor,
         position_ids: Tensor | None,
-        cache: KeyValueCache | None,
+        cache: AttentionCache | None,
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys of the new tokens, rotated if the scheme rotates."""
         if self.positions is None:

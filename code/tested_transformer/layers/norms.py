@@ -26,9 +26,9 @@ def layer_norm(
     *,
     eps: PositiveFloat = 1e-5,
 ) -> Float[Tensor, "*batch D"]:
-    """Give each token mean 0 and variance 1 over its own numbers, then scale and shift each feature.
+    """Give each token mean 0 and variance 1 over its own features, then scale and shift each feature.
 
-    (x - mean) / sqrt(var + eps) x weight + bias, with the variance of the D numbers themselves
+    (x - mean) / sqrt(var + eps) x weight + bias, with the variance of the D features themselves
     (divided by D, not D - 1) and eps inside the root. Computed in at least float32.
 
     Shapes: x (*batch, D), weight and bias (D) -> (*batch, D).

@@ -19,79 +19,75 @@ from ..errors import (
 
 __all__ = ["DeepNormConstants", "Residual", "deepnorm_constants", "deepnorm_init"]
 
-NORM_PLACEMENTS = ("post", "pre", "deepnorm", "resi_dual")
+NORM_PLACEMENTS = ("post", "pre", "deepnorm", "resi_dual")  # the last has a class of its own
 
 
 class Residual(nn.Module):
-    """Add what a sublayer finds to what was there, with the norm in one of four places.
+    """Add a sublayer's output to its input, with the norm in one of three places.
 
     post: norm(x + f(x)), the paper of 2017.
-    pre: x + f(norm(x)), so that nothing stands on the direct way through.
-    deep: norm(alpha x + f(x)), DeepNorm.
-    dual: post, and beside it a sum of all f(x) that is never normalized, `total`; the stack ends in
-        x + norm(total), ResiDual.
+    pre: x + f(norm(x)), so that no norm stands on the skip path.
+    deepnorm: norm(alpha x + f(x)), DeepNorm.
 
-    Dropout acts on f(x) alone, while training: the direct way always carries everything.
+    Dropout acts on f(x) alone, while training: the skip path always carries everything. `inputs` and
+    `add` are the two halves, for a sublayer that returns more than its output.
 
-    Shapes: x and total (*batch, D); sublayer: a function (*batch, D) -> (*batch, D). The answer is
-        (x, total); total comes back as it came unless the norm_placement is "resi_dual".
+    Shapes: x (*batch, D); sublayer: a function (*batch, D) -> (*batch, D). Returns (*batch, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; deep: Wang et al. 2022,
-        DeepNorm; dual: Xie et al. 2023, ResiDual.
+    Source: post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; deepnorm: Wang et al. 2022.
     """
 
     def __init__(
         self,
         norm: nn.Module,
         *,
-        norm_placement: Literal["post", "pre", "deepnorm", "resi_dual"] = "post",
+        norm_placement: Literal["post", "pre", "deepnorm"] = "post",
         dropout: float = 0.0,
         alpha: float = 1.0,
     ) -> None:
         super().__init__()
-        if norm_placement not in NORM_PLACEMENTS:
-            raise argument_error(
-                ValueError,
-                "norm_placement",
-                repr(norm_placement),
-                f"one of {', '.join(NORM_PLACEMENTS)}",
-            )
+        check_placement(norm_placement, alpha)
         check_probability("dropout", dropout)
-        check_positive("alpha", alpha)
         if not callable(norm):
             raise argument_error(TypeError, "norm", type(norm).__name__, "a module or a function")
-        if alpha != 1.0 and norm_placement != "deepnorm":
-            raise argument_error(
-                ValueError,
-                "alpha",
-                alpha,
-                f'1 unless the norm_placement is "deepnorm" ({norm_placement})',
-            )
         self.norm, self.norm_placement, self.alpha = norm, norm_placement, alpha
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self,
-        x: Float[Tensor, "*batch D"],
-        sublayer: Callable[[Tensor], Tensor],
-        total: Float[Tensor, "*batch D"] | None = None,
-    ) -> tuple[Float[Tensor, "*batch D"], Float[Tensor, "*batch D"] | None]:
+        self, x: Float[Tensor, "*batch D"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*batch D"]:
         """One step of the stack."""
-        if self.norm_placement == "pre":
-            return x + self._change(x, sublayer(self.norm(x))), total
-        change = self._change(x, sublayer(x))
-        if self.norm_placement == "resi_dual":
-            check_total(total, x)
-            total = total + change
-        stream = x if self.alpha == 1.0 else self.alpha * x
-        return self.norm(stream + change), total
+        return self.add(x, sublayer(self.inputs(x)))
 
-    def _change(self, x: Tensor, found: Tensor) -> Tensor:
-        """What is added, after dropout; the sum must not broadcast."""
-        if found.shape != x.shape:
-            wanted = f"an answer of x's shape {shape_of(x)}"
-            raise argument_error(ValueError, "sublayer", f"shape {shape_of(found)}", wanted)
-        return self.dropout(found)
+    def inputs(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """What the sublayer gets."""
+        return self.norm(x) if self.norm_placement == "pre" else x
+
+    def add(
+        self, x: Float[Tensor, "*batch D"], output: Float[Tensor, "..."]
+    ) -> Float[Tensor, "*batch D"]:
+        """The sum of x and the sublayer's output, normalized unless that was done before."""
+        check_output(output, x)
+        total = self.alpha * x + self.dropout(output)
+        return total if self.norm_placement == "pre" else self.norm(total)
+
+
+def check_placement(norm_placement: object, alpha: float) -> None:
+    """Raise unless the norm placement is known and alpha fits it."""
+    if norm_placement not in NORM_PLACEMENTS[:3]:
+        wanted = "one of post, pre, deepnorm; for resi_dual the class ResiDual"
+        raise argument_error(ValueError, "norm_placement", repr(norm_placement), wanted)
+    check_positive("alpha", alpha)
+    if alpha != 1.0 and norm_placement != "deepnorm":
+        wanted = f'1 unless the norm_placement is "deepnorm" ({norm_placement})'
+        raise argument_error(ValueError, "alpha", alpha, wanted)
+
+
+def check_output(output: Tensor, x: Tensor) -> None:
+    """Raise unless the sublayer's output has the shape of x: the sum must not broadcast."""
+    if output.shape != x.shape:
+        wanted = f"an output of x's shape {shape_of(x)}"
+        raise argument_error(ValueError, "sublayer", f"shape {shape_of(output)}", wanted)
 
 
 class DeepNormConstants(NamedTuple):
@@ -131,10 +127,10 @@ def deepnorm_constants(
 
 @torch.no_grad()
 def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
-    """Draw every linear map inside anew by Xavier's normal rule, with gain beta and no bias.
+    """Initialize every linear layer inside by Xavier's normal rule, with gain beta and zero biases.
 
-    Those called `query` or `key` get gain 1: they set the weights of the attention, not the size of
-    what it returns.
+    Those called `query` or `key` get gain 1: they set the attention weights, not the magnitude of
+    what attention returns.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Wang et al. 2022 (DeepNet), figure 2.
@@ -146,14 +142,3 @@ def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
             nn.init.xavier_normal_(module.weight, gain=gain)
             if module.bias is not None:
                 module.bias.zero_()
-
-
-def check_total(total: Tensor | None, x: Tensor) -> None:
-    """Raise unless the sum of the norm_placement "resi_dual" is there and has the shape of x."""
-    if total is None:
-        raise argument_error(
-            ValueError, "total", None, 'a tensor like x for the norm_placement "resi_dual"'
-        )
-    if total.shape != x.shape:
-        wanted = f"the shape of x, {shape_of(x)}"
-        raise argument_error(ValueError, "total", f"shape {shape_of(total)}", wanted)

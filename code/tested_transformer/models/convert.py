@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import argument_error, shape_of
+from .transformer import Transformer, TransformerConfig
+
+__all__ = ["transformer_from_torch", "transformer_to_torch"]
 
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 FROM_TORCH = {
@@ -21,15 +24,27 @@ FROM_TORCH = {
 
 
 def transformer_from_torch(
-    cls: type, theirs: Any, embedding: Any, generator: Any, changes: dict[str, Any]
-) -> nn.Module:
-    """See Transformer.from_torch."""
+    theirs: nn.Transformer,
+    *,
+    embedding: nn.Embedding | tuple[nn.Embedding, nn.Embedding],
+    generator: nn.Linear | None = None,
+    **changes: Any,
+) -> Transformer:
+    """A copy of torch's two stacks, with the embedding and output layer that they lack.
+
+    embedding: one for both languages, or (source, target). generator: the output layer; None ties it
+    to the target embedding. changes: fields of TransformerConfig that torch's class says nothing
+    about, such as pad_id and positions.
+
+    Raises: TypeError or ValueError for what has no counterpart here.
+    Source: torch.nn.Transformer.
+    """
     if not isinstance(theirs, nn.Transformer):
         raise argument_error(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
     tables = _tables(theirs, embedding)
     _check_generator(generator, tables[-1])
     config = _config(theirs, tables, generator, changes)
-    ours = cls(config).to(tables[0].weight).train(theirs.training)
+    ours = Transformer(config).to(tables[0].weight).train(theirs.training)
     with torch.no_grad():
         for mine, yours in stack_pairs(ours, theirs):
             mine.copy_(yours)
@@ -69,9 +84,26 @@ def _check_generator(generator: Any, table: nn.Embedding) -> None:
         raise argument_error(ValueError, "generator", came, wanted)
 
 
-def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
-    """See Transformer.to_torch."""
-    config = ours.config
+def transformer_to_torch(ours: Transformer) -> nn.Transformer:
+    """A copy of the two stacks as torch's class, batch first; embeddings stay behind.
+
+    Raises: TypeError if ours is no Transformer; ValueError for a norm_placement, norm or activation that
+        torch's class does not have.
+    Source: torch.nn.Transformer.
+    """
+    if not isinstance(ours, Transformer):
+        raise argument_error(TypeError, "ours", type(ours).__name__, "a Transformer")
+    _check_for_torch(ours.config)
+    theirs = _torch_stacks(ours.config)
+    theirs = theirs.to(ours.output.weight).train(ours.training)
+    with torch.no_grad():
+        for mine, yours in stack_pairs(ours, theirs):
+            yours.copy_(mine)
+    return theirs
+
+
+def _check_for_torch(config: TransformerConfig) -> None:
+    """Raise unless torch's class has such layers."""
     wanted = {
         "norm_placement": ("post", "pre"),
         "norm": ("layer",),
@@ -81,55 +113,33 @@ def transformer_to_torch(ours: nn.Module) -> nn.Transformer:
         if getattr(config, name) not in known:
             came = repr(getattr(config, name))
             raise argument_error(ValueError, name, came, f"{' or '.join(known)} for torch's class")
+
+
+def _torch_stacks(config: TransformerConfig) -> nn.Transformer:
+    """torch's class with stacks of that configuration, its weights not ours yet."""
     sizes = {"d_model": config.d_model, "nhead": config.num_heads}
     options = {
         "dim_feedforward": config.d_ff, "dropout": config.dropout, "bias": config.bias,
         "activation": ACTIVATIONS[config.activation], "layer_norm_eps": config.norm_eps,
         "batch_first": True, "norm_first": config.norm_placement == "pre",
     }  # fmt: skip
-    layers = config.num_encoder_layers, config.num_decoder_layers
-    encoder = nn.TransformerEncoder(  # torch's own would warn of nested tensors that it can not use
-        nn.TransformerEncoderLayer(**sizes, **options), layers[0], _torch_norm(config),
-        enable_nested_tensor=False,
+    encoder = nn.TransformerEncoder(  # torch's own would warn of nested tensors that it cannot use
+        nn.TransformerEncoderLayer(**sizes, **options), config.num_encoder_layers,
+        _torch_norm(config), enable_nested_tensor=False,
     )  # fmt: skip
     decoder = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(**sizes, **options), layers[1], _torch_norm(config)
-    )
-    theirs = nn.Transformer(
-        **sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
-    )
-    theirs = theirs.to(ours.output.weight).train(ours.training)
-    with torch.no_grad():
-        for mine, yours in stack_pairs(ours, theirs):
-            yours.copy_(mine)
-    return theirs
+        nn.TransformerDecoderLayer(**sizes, **options), config.num_decoder_layers,
+        _torch_norm(config),
+    )  # fmt: skip
+    return nn.Transformer(**sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
 
 
 def _config(
     theirs: nn.Transformer, tables: tuple, generator: nn.Linear | None, changes: dict
-) -> Any:
+) -> TransformerConfig:
     """The configuration that torch's modules show, with the changes."""
-    from .transformer import TransformerConfig
-
-    taken = sorted(FROM_TORCH & changes.keys())
-    if taken:
-        raise argument_error(
-            ValueError, "changes", ", ".join(taken), "no field that torch's modules fix"
-        )
-    unknown = sorted(changes.keys() - {f.name for f in fields(TransformerConfig)})
-    if unknown:
-        wanted = "fields of TransformerConfig"
-        raise argument_error(ValueError, "changes", ", ".join(unknown), wanted)
-    if (theirs.encoder.norm is None) != (theirs.decoder.norm is None):
-        raise argument_error(
-            ValueError, "theirs", "a final norm in one stack", "one in both, or in none"
-        )
+    _check_changes(changes)
     first = theirs.encoder.layers[0]
-    found = [name for name, function in ACTIVATIONS.items() if first.activation is function]
-    if not found:
-        wanted = " or ".join(ACTIVATIONS)
-        raise argument_error(ValueError, "theirs", f"the activation {first.activation}", wanted)
-    tied = generator is None or generator.weight is tables[-1].weight
     return TransformerConfig(
         source_vocab=tables[0].num_embeddings,
         target_vocab=None if len(tables) == 1 else tables[1].num_embeddings,
@@ -139,15 +149,44 @@ def _config(
         num_decoder_layers=len(theirs.decoder.layers),
         d_ff=first.linear1.out_features,
         dropout=first.dropout.p,
-        activation=found[0],
+        activation=_activation(first.activation),
         bias=first.linear1.bias is not None,
         norm_placement="pre" if first.norm_first else "post",
         norm_eps=first.norm1.eps,
-        final_norm=theirs.encoder.norm is not None,
-        tied_output=tied,
+        final_norm=_has_final_norm(theirs),
+        tied_output=generator is None or generator.weight is tables[-1].weight,
         output_bias=generator is not None and generator.bias is not None,
         **{"pad_id": tables[0].padding_idx} | changes,
     )
+
+
+def _check_changes(changes: dict[str, Any]) -> None:
+    """Raise unless the changes are fields that torch's modules say nothing about."""
+    taken = sorted(FROM_TORCH & changes.keys())
+    if taken:
+        wanted = "no field that torch's modules fix"
+        raise argument_error(ValueError, "changes", ", ".join(taken), wanted)
+    unknown = sorted(changes.keys() - {f.name for f in fields(TransformerConfig)})
+    if unknown:
+        wanted = "fields of TransformerConfig"
+        raise argument_error(ValueError, "changes", ", ".join(unknown), wanted)
+
+
+def _activation(function: Any) -> str:
+    """The name of torch's activation function."""
+    for name, known in ACTIVATIONS.items():
+        if function is known:
+            return name
+    wanted = " or ".join(ACTIVATIONS)
+    raise argument_error(ValueError, "theirs", f"the activation {function}", wanted)
+
+
+def _has_final_norm(theirs: nn.Transformer) -> bool:
+    """Whether the stacks end in a norm; raise if one does and the other does not."""
+    if (theirs.encoder.norm is None) != (theirs.decoder.norm is None):
+        wanted = "one in both, or in none"
+        raise argument_error(ValueError, "theirs", "a final norm in one stack", wanted)
+    return theirs.encoder.norm is not None
 
 
 def _torch_norm(config: Any) -> nn.LayerNorm | None:

@@ -1,64 +1,108 @@
-"""A decoder alone: it reads what is there and scores what comes next. GPT's shape."""
+"""A decoder-only language model, such as GPT: it reads the tokens so far and predicts the next."""
 
 from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import argument_error
 from ..functional.masks import causal_mask, combine_masks
-from ..layers.cache import DecoderCache
-from ..layers.residual import deepnorm_constants
-from .transformer import (
+from ..layers.blocks import (
+    BlockConfig,
     Embedding,
     EncoderLayer,
-    TransformerConfig,
     check_config,
     check_ids,
-    final_norm,
+    check_sizes,
     init_embedding,
     init_linear_layers,
     init_output,
     make_norm,
+    make_stack,
     position_ids,
     real_tokens,
 )
+from ..layers.cache import DecoderCache, WindowCache
+from ..layers.multi_head import check_heads
+from ..layers.residual import deepnorm_constants
+from ..positions.alibi import ALiBi
+from ..positions.protocol import PositionScheme
+from ..positions.rotary import RotaryPositions
 
-__all__ = ["LanguageModel"]
+__all__ = ["LanguageModel", "LanguageModelConfig"]
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig(BlockConfig):
+    """Every size and choice of a decoder-only model.
+
+    GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
+    pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
+    position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
+
+    Raises: TypeError or ValueError that name the field.
+    Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
+    """
+
+    POSITIONS: ClassVar[tuple[str, ...]] = (*BlockConfig.POSITIONS, "rotary", "alibi")
+
+    vocab_size: int
+    _: KW_ONLY
+    num_layers: int = 6
+    num_kv_heads: int | None = None  # None: as many as query heads
+    d_head: int | None = None  # None: d_model / num_heads
+    window: int | None = None  # how many tokens a token attends to, itself and padding included
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        object.__setattr__(self, "num_kv_heads", kv_heads)
+        d_head = check_heads(self.d_model, self.num_heads, self.num_kv_heads, self.d_head)
+        object.__setattr__(self, "d_head", d_head)
+        check_sizes(self, "vocab_size num_layers")
+        if self.window is not None:
+            check_sizes(self, "window")
+        self.check_padding(self.vocab_size)
 
 
 class LanguageModel(nn.Module):
-    """Score every next token of a text: encoder layers under a causal mask.
+    """Predict every next token of a text: encoder layers under a causal mask.
 
-    Of the configuration it uses source_vocab, num_decoder_layers and what says how a layer is made.
-    Padding may stand left or right: it is hidden, and a token's position counts the real tokens
-    before it. GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh",
-    scale_embedding=False, pad_id=None.
+    Padding may stand left or right: it is masked, and a token's position counts the real tokens before
+    it.
 
-    Shapes: ids (B, L) -> logits (B, L, V), and the weights of every layer, each (B, H, L, S), with
-        return_weights.
+    Shapes: ids (B, L) -> logits (B, L, V), and the attention weights of every layer, each (B, H, L, S),
+        with return_weights.
     Raises: TypeError or ValueError that name the argument.
     Source: Radford et al. 2018, section 3.1; Radford et al. 2019, section 2.3.
 
     >>> import torch
-    >>> config = TransformerConfig(9, d_model=4, num_heads=2, num_decoder_layers=1, norm_placement="pre")
+    >>> config = LanguageModelConfig(9, d_model=4, num_heads=2, num_layers=1, norm_placement="pre")
     >>> tuple(LanguageModel(config)(torch.tensor([[3, 4, 5]])).shape)
     (1, 3, 9)
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        check_config(config)
-        if config.target_vocab is not None:
-            wanted = "None: what it reads and what it writes is one language"
-            raise argument_error(ValueError, "target_vocab", config.target_vocab, wanted)
-        self.config, layers = config, config.num_decoder_layers
-        _, self._depth = deepnorm_constants(0, layers)  # alpha and beta
-        alpha = self._depth.alpha if config.norm_placement == "deepnorm" else 1.0
-        self.embedding = Embedding(config.source_vocab, config)
-        self.layers = nn.ModuleList(EncoderLayer(config, alpha) for _ in range(layers))
-        self.norm = make_norm(config) if config.final_norm else None
-        self.output = nn.Linear(config.d_model, config.source_vocab, bias=config.output_bias)
+        check_config(config, LanguageModelConfig)
+        self.config = config
+        deepnorm = config.norm_placement == "deepnorm"
+        alpha, self._beta = deepnorm_constants(0, config.num_layers)[1] if deepnorm else (1.0, 1.0)
+        scheme = attention_positions(config)
+        # In a layer ALiBi counts along the sequence; with padding in it, the model counts real tokens.
+        self.alibi = scheme if isinstance(scheme, ALiBi) and config.pad_id is not None else None
+        layer = partial(
+            EncoderLayer, config, alpha, num_kv_heads=config.num_kv_heads, d_head=config.d_head,
+            window=config.window, positions=scheme if self.alibi is None else None,
+        )  # fmt: skip
+        self.embedding = Embedding(config.vocab_size, config)
+        self.layers = make_stack(config, (layer() for _ in range(config.num_layers)))
+        needs_norm = config.norm_placement in ("pre", "resi_dual")
+        self.norm = make_norm(config) if needs_norm else None
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tied_output:
             self.output.weight = self.embedding.table.weight
         self.reset_parameters()
@@ -71,39 +115,59 @@ class LanguageModel(nn.Module):
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], list[Tensor]]:
-        """Score the next tokens; with a cache, ids are the chunk that follows what it has seen.
+        """Predict the next tokens; with a cache, ids are the chunk that follows what it has seen.
 
         The mask hides more than the future and padding: (L, everything so far), or four axes.
         """
-        check_ids("ids", ids, self.config.source_vocab)
-        caches = [None] * len(self.layers) if cache is None else [c.own for c in cache.layers]
-        if len(caches) != len(self.layers):
-            raise argument_error(
-                ValueError, "cache", f"{len(caches)} layers", f"{len(self.layers)}"
-            )
+        check_ids("ids", ids, self.config.vocab_size)
         length, real = ids.shape[1], real_tokens(ids, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
-        x = self.embedding(ids, position_ids(real)[:, -length:], real.shape[1])
+        positions = position_ids(real if self.config.pad_id is not None else real[:1])
+        x = self.embedding(ids, positions[:, -length:], real.shape[1])
+        caches = None if cache is None else [layer.own for layer in cache.layers]
+        keys = length if cache is None else caches[0].num_keys(length)  # with a window not all S
+        mask, causal = self._masks(mask, real[:, -keys:], length)
+        x, weights = self.layers(
+            x, norm=self.norm, caches=caches, mask=mask, causal=causal,
+            bias=self._bias(positions[:, -keys:], length), position_ids=positions[:, -length:],
+            return_weights=return_weights,
+        )  # fmt: skip
+        logits = self.output(x)  # B L V
+        return (logits, [own for (own,) in weights]) if return_weights else logits
+
+    def _masks(
+        self, mask: Tensor | None, real: Bool[Tensor, "B S"], length: int
+    ) -> tuple[Bool[Tensor, "..."] | None, bool]:
+        """mask and causal for all layers: one mask, made once, if there is any."""
+        keys = real.shape[1]
+        mask = None if mask is None else mask[..., -keys:]
         if self.config.pad_id is not None:
             mask = combine_masks(real[:, None, None, :], mask)
-        causal = mask is None and length > 1  # a single token is the last one: all is past
-        if mask is not None and length > 1:  # one mask for all layers, made once
-            mask = combine_masks(mask, causal_mask(length, real.shape[1], device=ids.device))
-        total, weights = x if self.config.norm_placement == "resi_dual" else None, []
-        for layer, kept in zip(self.layers, caches, strict=True):
-            x, total, found = layer(
-                x, total, mask=mask, causal=causal, cache=kept, return_weights=return_weights
-            )
-            weights += found
-        logits = self.output(final_norm(self.norm, x, total))  # B L V
-        return (logits, weights) if return_weights else logits
+        if mask is None or length == 1:  # a single token is the last one: all others are past
+            return mask, length > 1
+        return combine_masks(mask, causal_mask(length, keys, device=real.device)), False
+
+    def _bias(self, positions: Int[Tensor, "B S"], length: int) -> Float[Tensor, "B H L S"] | None:
+        """ALiBi's bias for all layers, where it is made here."""
+        if self.alibi is None:
+            return None
+        return self.alibi.bias(positions[:, -length:], positions)
 
     def new_cache(self, *, capacity: int = 64) -> DecoderCache:
-        """An empty cache for `forward`."""
-        return DecoderCache(len(self.layers), capacity=capacity)
+        """An empty cache for `forward`; with a window it keeps no more than the window."""
+        window = self.config.window
+        own = None if window is None else partial(WindowCache, window)
+        return DecoderCache(len(self.layers), capacity=capacity, own=own)
 
     def reset_parameters(self) -> None:
-        """Draw the weights again, as Transformer does."""
-        init_linear_layers(self.layers, self.config.norm_placement, self._depth.beta)
+        """Initialize the weights, as Transformer does."""
+        init_linear_layers(self.layers, self.config.norm_placement, self._beta)
         init_embedding(self.embedding.table, self.config)
         init_output(self.output, self.config)
+
+
+def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:
+    """The scheme that acts in the attention of every layer, if there is one."""
+    if config.positions == "rotary":
+        return RotaryPositions(config.d_head, layout=config.position_layout)
+    return ALiBi(config.num_heads) if config.positions == "alibi" else None

@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ..errors import argument_error, check_bool, check_count, shape_of
 from ..functional.masks import padding_mask_from_tokens
 from ..functional.scoring import attend
+from ..layers.blocks import check_ids, real_tokens
 from ..layers.multi_head import check_sequence
 from ..layers.scoring import AdditiveAttention
-from .transformer import check_ids, real_tokens
 
 __all__ = ["RecurrentCache", "RecurrentConfig", "RecurrentTranslator"]
 

@@ -9,10 +9,11 @@ from typing import Any
 from ..functional.attention import attention
 from ..functional.masks import masked_softmax
 from ..functional.scaling import scaled_scores, softmax
+from ..layers.blocks import Embedding
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.residual import Residual
-from ..models.transformer import Embedding, Transformer
+from ..models.transformer import Transformer
 from ..positions.sinusoidal import SinusoidalPositions
 from .diagram import STYLE, WIDTH, Diagram, arrow, note
 

@@ -6,14 +6,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import check_count, check_integer_tensor, check_rank
+from ..bounds import PositiveInt
+from ..errors import check_integer_tensor, check_rank
+from ..shapes import checked
 from .protocol import PositionScheme
 
 __all__ = ["ALiBi", "alibi_slopes"]
 
 
+@checked
 def alibi_slopes(
-    num_heads: int, *, device: torch.device | str | None = None
+    num_heads: PositiveInt, *, device: torch.device | str | None = None
 ) -> Float[Tensor, " H"]:
     """The slope of each head: a geometric sequence from 2^(-8/n) to 2^-8, n = num_heads.
 
@@ -29,7 +32,6 @@ def alibi_slopes(
     >>> alibi_slopes(6)[4:]  # the first and the third of 8 heads
     tensor([0.5000, 0.1250])
     """
-    check_count("num_heads", num_heads)
     n = 2 ** (num_heads.bit_length() - 1)  # the largest power of two up to num_heads
     steps = torch.arange(1, n + 1, device=device)  # 1, 2, ... n
     extra = torch.arange(num_heads - n, device=device) + 0.5  # 0.5, 1.5, ...
@@ -47,9 +49,9 @@ class ALiBi(PositionScheme):
     Source: Press et al. 2022, section 3.
     """
 
-    def __init__(self, num_heads: int) -> None:
+    @checked
+    def __init__(self, num_heads: PositiveInt) -> None:
         super().__init__()
-        check_count("num_heads", num_heads)
         self.num_heads = num_heads
 
     def bias(

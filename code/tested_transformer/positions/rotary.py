@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_rank,
-    shape_of,
-)
+from ..bounds import PositiveFloat, PositiveInt
+from ..errors import argument_error, check_float_tensor, shape_of
+from ..shapes import checked
 from .protocol import PositionScheme
-from .sinusoidal import check_layout, frequencies
+from .sinusoidal import frequencies
 
 __all__ = ["RotaryPositions", "apply_rotary"]
 
 
+@checked
 def apply_rotary(
     x: Float[Tensor, "B H L d"],
-    position_ids: Int[Tensor, "*ids L"],
+    position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"],
     *,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    rotary_dim: int | None = None,
+    base: PositiveFloat = 10000.0,
+    layout: Literal["interleaved", "halves"] = "interleaved",
+    rotary_dim: PositiveInt | None = None,
 ) -> Float[Tensor, "B H L d"]:
     """Rotate each pair of features in its plane: pair i at position p by p / base^(2i/r) radians.
 
@@ -48,12 +46,11 @@ def apply_rotary(
     >>> apply_rotary(x, torch.tensor([1]))
     tensor([[[[0.5403, 0.8415, 0.9999, 0.0100]]]])
     """
-    check_rotary(x, position_ids)
     r = check_rotary_dim(rotary_dim, x.shape[-1])
     wide = torch.promote_types(x.dtype, torch.float32)
     angles = position_ids.double().unsqueeze(-1) * frequencies(r, base).to(x.device)  # *ids L r/2
     cos, sin = (turn.unsqueeze(-3).to(wide) for turn in (angles.cos(), angles.sin()))  # *B 1 L r/2
-    axis, pairs = (-1, (r // 2, 2)) if check_layout(layout) == "interleaved" else (-2, (2, r // 2))
+    axis, pairs = (-1, (r // 2, 2)) if layout == "interleaved" else (-2, (2, r // 2))
     a, b = x[..., :r].unflatten(-1, pairs).unbind(axis)  # B H L r/2
     rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), axis).flatten(-2)  # B H L r
     return torch.cat((rotated.to(x.dtype), x[..., r:]), -1)
@@ -67,19 +64,18 @@ class RotaryPositions(PositionScheme):
     Source: Su et al. 2021, section 3.2.
     """
 
+    @checked
     def __init__(
         self,
-        d_head: int,
+        d_head: PositiveInt,
         *,
-        base: float = 10000.0,
-        layout: str = "interleaved",
-        rotary_dim: int | None = None,
+        base: PositiveFloat = 10000.0,
+        layout: Literal["interleaved", "halves"] = "interleaved",
+        rotary_dim: PositiveInt | None = None,
     ) -> None:
         super().__init__()
-        check_count("d_head", d_head)
         self.rotary_dim = check_rotary_dim(rotary_dim, d_head)
-        frequencies(self.rotary_dim, base)  # complains about the base
-        self.d_head, self.base, self.layout = d_head, base, check_layout(layout)
+        self.d_head, self.base, self.layout = d_head, base, layout
 
     def rotate(
         self,
@@ -109,21 +105,9 @@ class RotaryPositions(PositionScheme):
 # --- Checks ---------------------------------------------------------------------------------------
 
 
-def check_rotary(x: Tensor, position_ids: Tensor) -> None:
-    """Raise unless x is (B, H, L, d) and position_ids are integers (L) or (B, L)."""
-    check_float_tensor("x", x)
-    check_rank("x", x, 4)
-    check_integer_tensor("position_ids", position_ids)
-    batch, _, length, _ = x.shape
-    if position_ids.shape not in ((length,), (batch, length), (1, length)):
-        came, wanted = f"shape {shape_of(position_ids)}", f"({length},) or ({batch}, {length})"
-        raise argument_error(ValueError, "position_ids", came, wanted)
-
-
 def check_rotary_dim(rotary_dim: int | None, d_head: int) -> int:
     """The number of features that rotate. Raises: TypeError or ValueError unless even and at most d."""
     rotary_dim = d_head if rotary_dim is None else rotary_dim
-    check_count("rotary_dim", rotary_dim)
     if rotary_dim % 2 or rotary_dim > d_head:
         wanted = f"an even number, at most the head's {d_head} features"
         raise argument_error(ValueError, "rotary_dim", rotary_dim, wanted)

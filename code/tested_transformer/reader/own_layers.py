@@ -13,11 +13,12 @@ from torch.nn import functional
 
 from ..functional.masks import causal_mask, combine_masks, masked_softmax
 from ..functional.scaling import scaled_scores
+from ..layers.blocks import DecoderLayer, Embedding
 from ..layers.cache import DecoderCache, KeyValueCache, LayerCache
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 from ..layers.norms import LayerNorm
-from ..models.transformer import Decoder, DecoderLayer, Embedding, Transformer, _sublayer
+from ..models.transformer import Decoder, Transformer
 from ..positions.sinusoidal import SinusoidalPositions
 
 
@@ -117,38 +118,41 @@ class OwnDecoderLayer(DecoderLayer):
         self,
         x: Float[Tensor, "B L D"],
         memory: Float[Tensor, "B S D"],
-        total: Float[Tensor, "B L D"] | None = None,
         *,
         mask: Bool[Tensor, "..."] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         causal: bool = True,
         cache: LayerCache | None = None,
         return_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    ) -> Tensor | tuple[Tensor, ...]:
         """One layer; the norm that the reader calls is that of the sublayer called last."""
-        found: list[Tensor] = []
         past, source = (None, None) if cache is None else (cache.own, cache.cross)
-        ask = partial(_sublayer, found=found, return_weights=return_weights)
+        weights: list[Tensor] = []  # the reader's function takes and returns x alone
         last = 0
 
-        def run(index: int, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        def run(index: int, function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
             nonlocal last
             last = index
-            return self.residuals[index].dropout(function(x))
+            answer = function(x)
+            output, *new = answer if isinstance(answer, tuple) else (answer,)
+            weights.extend(new)
+            return self.residuals[index].dropout(output)
 
         def look_back(x: Tensor) -> Tensor:
-            return run(0, ask(self.attention, mask=mask, causal=causal, cache=past), x)
+            options = {"mask": mask, "causal": causal, "cache": past}
+            return run(0, partial(self.attention, return_weights=return_weights, **options), x)
 
         def consult(x: Tensor, memory: Tensor) -> Tensor:
             options = {"context": memory, "mask": memory_mask, "cache": source}
-            return run(1, ask(self.cross_attention, **options), x)
+            attend = partial(self.cross_attention, return_weights=return_weights, **options)
+            return run(1, attend, x)
 
         def norm(x: Tensor) -> Tensor:
             return self.residuals[last].norm(x)
 
         think = partial(run, 2, self.feed_forward)
         wired = self.own["ch09.decoder_layer"](x, memory, look_back, consult, think, norm)
-        return wired, total, found
+        return (wired, *weights) if return_weights else wired
 
 
 class OwnDecoder(Decoder):

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..errors import argument_error
 from ..exercises import EXERCISES
-from ..models.transformer import Embedding, Transformer, TransformerConfig, real_tokens
+from ..layers.blocks import Embedding, real_tokens
+from ..models.transformer import Transformer, TransformerConfig
 from ..specs.judge import judge
 from .own_layers import swap_layers
 from .part_table import PART_EXERCISES, PARTS, UNWRITTEN, Part

@@ -16,6 +16,7 @@ from ..specs.own_code import NoSource, at_margin, text_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NOTEBOOK = "this notebook"
+LABELS = {"checked", "mistake"}  # decorators that say or check something of the code below them
 SENTENCE_END = re.compile(r"""[.!?:]["')`]*$""")
 
 
@@ -53,7 +54,7 @@ def show(*objects: Any, doc: bool = False) -> Listing:
     """Show the source of functions, classes and methods of this package or of the notebook.
 
     With `doc=False` each docstring is cut to its first sentence and all other lines stay as they
-    are; `doc=True` keeps everything. `@checked` is left out: the annotations below it say the same.
+    are, without the decorators that only label or check it (`LABELS`); `doc=True` keeps everything.
 
     Raises: TypeError for what is no function, class or method (a module, a builtin, an instance);
     ValueError for code of another package, and where no source is to be found.
@@ -64,8 +65,9 @@ def show(*objects: Any, doc: bool = False) -> Listing:
         raise argument_error(TypeError, "doc", type(doc).__name__, "True or False")
     blocks = []
     for thing in map(bare, objects):
-        source = without_checked(source_of(thing))
-        blocks.append((place_of(thing), source if doc else first_sentences(source)))
+        source = source_of(thing)
+        shown = source if doc else first_sentences(without_labels(source))
+        blocks.append((place_of(thing), shown))
     return Listing(blocks)
 
 
@@ -139,8 +141,8 @@ def source_of(thing: Any) -> str:
         raise argument_error(ValueError, "objects", came, wanted) from error
 
 
-def without_checked(source: str) -> str:
-    """The source without the decorator `@checked`, its arguments included."""
+def without_labels(source: str) -> str:
+    """The source without the decorators that are in `LABELS`, their arguments included."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # a lambda from the middle of an expression: no decorator on it
@@ -149,7 +151,7 @@ def without_checked(source: str) -> str:
     marks = [mark for node in ast.walk(tree) for mark in getattr(node, "decorator_list", [])]
     for mark in sorted(marks, key=lambda mark: -mark.lineno):  # from below: line numbers hold
         name = mark.func if isinstance(mark, ast.Call) else mark
-        if isinstance(name, ast.Name) and name.id == "checked":
+        if isinstance(name, ast.Name) and name.id in LABELS:
             del lines[mark.lineno - 1 : mark.end_lineno]
     return "\n".join(lines)
 

@@ -86,7 +86,7 @@ def relative_attention(query, key, value, key_table, value_table=None, mask=None
 def apply_rotary(x, position_ids, base=10000.0, layout="interleaved", rotary_dim=None):
     """Each pair of features as one complex number, times exp(i angle), angle = p / base^(2i/r).
 
-    Shapes: (B, H, L, d), (L) or (B, L) -> (B, H, L, d). Source: Su et al. 2021, equation 13.
+    Shapes: (B, H, L, d), (L) or (B, L) -> (B, H, L, d). Source: Su et al. 2021, section 3.2.1.
     """
     output = _wide(x).copy()
     size = x.shape[-1] if rotary_dim is None else rotary_dim

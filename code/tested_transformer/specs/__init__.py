@@ -5,11 +5,13 @@ from .alibi.spec import ALIBI_SPECS
 from .attention.spec import ATTENTION
 from .block.spec import BLOCK
 from .cache.spec import CACHE
+from .compare import Problem
 from .feed_forward.spec import FEED_FORWARD, SWIGLU
 from .generation.spec import GENERATION_SPECS
-from .judge import Case, Check, Mutant, Problem, Run, Spec, Verdict, judge
+from .judge import Verdict, judge
 from .losses.spec import CROSS_ENTROPY
 from .masks.spec import MASK_SPECS
+from .mistakes import Mutant, mistake, mistakes, mistakes_in
 from .model.spec import MODEL
 from .multi_head.spec import MULTI_HEAD
 from .norms.spec import NORM_SPECS
@@ -19,6 +21,7 @@ from .rotary.spec import ROTARY_SPECS
 from .scaling.spec import SCALED_SCORES, SOFTMAX, SOFTMAX_JACOBIAN
 from .scoring.spec import SCORING
 from .self_attention.spec import SELF_ATTENTION
+from .spec import Case, Check, Run, Spec
 from .training.spec import TRAINING_SPECS
 
 SPECS = {
@@ -70,5 +73,8 @@ __all__ = [
     "Spec",
     "Verdict",
     "judge",
+    "mistake",
+    "mistakes",
+    "mistakes_in",
     "pitfall",
 ]

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from ... import reference
 from ...specs.attention.mutants import InPlace, NaiveSoftmax, TransposeAll
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import Mutant, mistake, mistakes
+from ...specs.spec import Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
-MADE = "made for this book"
 DECIMALS = 6  # where an answer comes out of a linear system, its last digits are nobody's business
 
 
@@ -41,8 +42,7 @@ def soft_look_up(labels: Tensor, value: Tensor, asked: Tensor, sharpness: float)
     return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -1) @ value
 
 
-def _look_up_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _look_up_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, labels, asked, sharpness, dtype=torch.float64) -> Case:
         """`labels` entries and `asked` questions, drawn from a few numbers: some repeat, some miss."""
@@ -86,6 +86,63 @@ def _missing(run: Run, case: Case) -> Problem | None:
     return compare(expected, got, _slack(case, value.shape[-2]) * float(np.abs(value).max()))
 
 
+@mistake(
+    "an ordinary dictionary",
+    rejected_by="an average of equal values is that value",
+    cause="Only entries that match are averaged; a softmax gives every entry something.",
+)
+def ordinary_dictionary(labels, value, asked, sharpness):
+    return (
+        (hit := matches(labels, asked).to(value.dtype)) / hit.sum(-1, keepdim=True).clamp(min=1)
+    ) @ value
+
+
+@mistake(
+    "shares over the questions",
+    rejected_by="an average of equal values is that value",
+    cause="The softmax runs over the axis of the questions: dim=-2 in place of dim=-1.",
+)
+def shares_over_the_questions(labels, value, asked, sharpness):
+    return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -2) @ value
+
+
+@mistake(
+    "exponentials that overflow",
+    rejected_by="an average of equal values is that value",
+    cause="exp is taken as it stands; torch.softmax subtracts the largest score first.",
+)
+def exponentials_that_overflow(labels, value, asked, sharpness):
+    return (
+        (e := (matches(labels, asked).to(value.dtype) * sharpness).exp()) / e.sum(-1, keepdim=True)
+    ) @ value
+
+
+@mistake(
+    "worked out in float32",
+    rejected_by="an average of equal values is that value",
+    cause="True and False times a number of Python are float32, and so are their weights. To "
+    "widen them later brings no digit back.",
+)
+def worked_out_in_float32(labels, value, asked, sharpness):
+    return torch.softmax(matches(labels, asked) * float(sharpness), -1).to(value.dtype) @ value
+
+
+@mistake(
+    "the first match alone",
+    rejected_by="equals the reference",
+    cause="A search that stops at the first hit; attention scores every entry.",
+)
+def first_match_alone(labels, value, asked, sharpness):
+    return (
+        torch.softmax(
+            (matches(labels, asked) & (matches(labels, asked).cumsum(-1) == 1)).to(value.dtype)
+            * sharpness,
+            -1,
+        )
+        @ value
+    )
+
+
 LOOK_UP = Spec(
     name="hw01.look_up",
     statement="look_up(labels, value, asked, sharpness): attention in which the score is `sharpness` "
@@ -96,8 +153,6 @@ LOOK_UP = Spec(
     baseline=soft_look_up,
     cases=_look_up_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "an average of equal values is that value",
             "The weights of a question sum to 1, so if every value is 1 every answer is 1.",
@@ -108,76 +163,10 @@ LOOK_UP = Spec(
             "A label that is not there has the score 0 everywhere. A softmax of equal scores is even.",
             _missing,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "an ordinary dictionary",
-            lambda labels, value, asked, sharpness: (
-                (hit := matches(labels, asked).to(value.dtype))
-                / hit.sum(-1, keepdim=True).clamp(min=1)
-            )
-            @ value,
-            "an average of equal values is that value",
-            symptom="A label that is not there gives 0, and the sharpness changes nothing.",
-            cause="Only entries that match are averaged; a softmax gives every entry something.",
-            seen=MADE,
-            chapter=1,
-        ),
-        Mutant(
-            "shares over the questions",
-            lambda labels, value, asked, sharpness: torch.softmax(
-                matches(labels, asked).to(value.dtype) * sharpness, -2
-            )
-            @ value,
-            "an average of equal values is that value",
-            symptom="The answer to a question changes with what else is asked.",
-            cause="The softmax runs over the axis of the questions: dim=-2 in place of dim=-1.",
-            seen=MADE,
-            chapter=1,
-        ),
-        Mutant(
-            "exponentials that overflow",
-            lambda labels, value, asked, sharpness: (
-                (e := (matches(labels, asked).to(value.dtype) * sharpness).exp())
-                / e.sum(-1, keepdim=True)
-            )
-            @ value,
-            "an average of equal values is that value",
-            symptom="NaN as soon as the sharpness passes 709.",
-            cause="exp is taken as it stands; torch.softmax subtracts the largest score first.",
-            seen="source notes, 002:28",
-            chapter=1,
-        ),
-        Mutant(
-            "worked out in float32",
-            lambda labels, value, asked, sharpness: torch.softmax(
-                matches(labels, asked) * float(sharpness), -1
-            ).to(value.dtype)
-            @ value,
-            "an average of equal values is that value",
-            symptom="Right in seven digits, and value has fifteen.",
-            cause="True and False times a number of Python are float32, and so are their weights. To "
-            "widen them later brings no digit back.",
-            seen=MADE,
-            chapter=1,
-        ),
-        Mutant(
-            "the first match alone",
-            lambda labels, value, asked, sharpness: torch.softmax(
-                (
-                    matches(labels, asked) & (matches(labels, asked).cumsum(-1) == 1)
-                ).to(value.dtype)
-                * sharpness,
-                -1,
-            )
-            @ value,
-            "equals the reference",
-            symptom="Of two entries with the same label the second is not heard.",
-            cause="A search that stops at the first hit; attention scores every entry.",
-            seen=MADE,
-            chapter=1,
-        ),
+    mutants=mistakes(
+        ordinary_dictionary, shares_over_the_questions, exponentials_that_overflow,
+        worked_out_in_float32, first_match_alone
     ),
     chapter=1,
     points=2,
@@ -201,8 +190,7 @@ def back_in_order(weights: Tensor, order: Tensor) -> Tensor:
     return torch.take_along_dim(rows, inverse.unsqueeze(-2), -1)
 
 
-def _order_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _order_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, order=None, dtype=torch.float64) -> Case:
         length = shape[-1]
@@ -241,6 +229,47 @@ def _itself(run: Run, case: Case) -> Problem | None:
     return compare(own, got, _slack(case, 0), "the sorted diagonal")
 
 
+@mistake(
+    "only the rows",
+    rejected_by="what a token gives itself",
+    cause="A row is a list over tokens too: the columns were shuffled with the rows.",
+)
+def only_the_rows(weights, order):
+    return torch.take_along_dim(weights, order.argsort(-1).unsqueeze(-1), -2)
+
+
+@mistake(
+    "only the columns",
+    rejected_by="what a token gives itself",
+    cause="The rows were shuffled with the columns.",
+)
+def only_the_columns(weights, order):
+    return torch.take_along_dim(weights, order.argsort(-1).unsqueeze(-2), -1)
+
+
+@mistake(
+    "shuffled once more",
+    rejected_by="equals the reference",
+    cause="weights[order] applies the order a second time; its inverse is wanted.",
+)
+def shuffled_once_more(weights, order):
+    return back_in_order(weights, order.argsort(-1))
+
+
+@mistake(
+    "the first sample's order for all",
+    rejected_by="equals the reference",
+    cause="One permutation used for every sample of the batch.",
+)
+def first_order_for_all(weights, order):
+    return back_in_order(
+        weights,
+        order.reshape(-1, order.shape[-1])[:1]
+        .expand_as(order.reshape(-1, order.shape[-1]))
+        .reshape(order.shape),
+    )
+
+
 UNSHUFFLE = Spec(
     name="hw01.unshuffle",
     statement="unshuffle(weights, order): weights (*batch, L, L) are those of the tokens x[order]; give "
@@ -250,52 +279,15 @@ UNSHUFFLE = Spec(
     baseline=back_in_order,
     cases=_order_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("rows still sum to 1", "Putting things in order makes no weight new.", _rows_sum),
         Check(
             "what a token gives itself",
             "Weight (i, i) belongs to one token, so it must be on the diagonal before and after.",
             _itself,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "only the rows", lambda weights, order: torch.take_along_dim(
-                weights, order.argsort(-1).unsqueeze(-1), -2
-            ),
-            "what a token gives itself",
-            symptom="Each token has its own row again, but looks at the wrong ones in it.",
-            cause="A row is a list over tokens too: the columns were shuffled with the rows.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "only the columns", lambda weights, order: torch.take_along_dim(
-                weights, order.argsort(-1).unsqueeze(-2), -1
-            ),
-            "what a token gives itself",
-            symptom="The right tokens are looked at, by the wrong ones.",
-            cause="The rows were shuffled with the columns.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "shuffled once more", lambda weights, order: back_in_order(weights, order.argsort(-1)),
-            "equals the reference",
-            symptom="Right where two tokens were exchanged, wrong for a round of three.",
-            cause="weights[order] applies the order a second time; its inverse is wanted.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the first sample's order for all", lambda weights, order: back_in_order(
-                weights, order.reshape(-1, order.shape[-1])[:1].expand_as(
-                    order.reshape(-1, order.shape[-1])).reshape(order.shape)
-            ),
-            "equals the reference",
-            symptom="The first sample of a batch is right.",
-            cause="One permutation used for every sample of the batch.",
-            seen=MADE, chapter=1,
-        ),
+    mutants=mistakes(
+        only_the_rows, only_the_columns, shuffled_once_more, first_order_for_all
     ),
     chapter=1,
     points=2,
@@ -324,8 +316,7 @@ def one_way_part(w_query: Tensor, w_key: Tensor) -> Tensor:
     return odd.square().sum((-2, -1)) / table.square().sum((-2, -1))
 
 
-def _one_way_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _one_way_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, like=None) -> Case:
         w_query = rng.normal(size=shape)
@@ -365,6 +356,44 @@ def _rounded(answer, arguments):
     return torch.as_tensor(answer).double().round(decimals=DECIMALS)
 
 
+@mistake(
+    "the half forgotten",
+    rejected_by="equals the reference",
+    cause="M - M^T counts each difference whole, and the square makes 4 of the 2.",
+)
+def half_forgotten(w_query, w_key):
+    return 4 * one_way_part(w_query, w_key)
+
+
+@mistake(
+    "lengths for squares",
+    rejected_by="equals the reference",
+    cause="The quotient of two norms; the squares are what adds up.",
+)
+def lengths_for_squares(w_query, w_key):
+    return one_way_part(w_query, w_key).sqrt()
+
+
+@mistake(
+    "the mutual part",
+    rejected_by="equals the reference",
+    cause="(M + M^T) / 2 in place of (M - M^T) / 2.",
+)
+def mutual_part(w_query, w_key):
+    return 1 - one_way_part(w_query, w_key)
+
+
+@mistake(
+    "the matrices compared, not their product",
+    rejected_by="the size of the matrices does not count",
+    cause="Only the product W_Q W_K^T enters the scores; many pairs have the same.",
+)
+def matrices_compared_not_their_product(w_query, w_key):
+    return (w_query - w_key).square().sum((-2, -1)) / (w_query.square() + w_key.square()).sum(
+        (-2, -1)
+    )
+
+
 ONE_WAY = Spec(
     name="hw01.one_way",
     statement="one_way(w_query, w_key): with M = W_Q W_K^T, the share of the sum of M's squared entries "
@@ -376,8 +405,6 @@ ONE_WAY = Spec(
     read=_rounded,
     cases=_one_way_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the size of the matrices does not count",
             "Ten times the queries, with the other sign: each part of M grows alike, so do the squares.",
@@ -388,39 +415,9 @@ ONE_WAY = Spec(
             "With W_Q and W_K exchanged M becomes its transpose, which is as one-sided as M.",
             _roles,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the half forgotten", lambda w_query, w_key: 4 * one_way_part(w_query, w_key),
-            "equals the reference",
-            symptom="A share of 2 and more.",
-            cause="M - M^T counts each difference whole, and the square makes 4 of the 2.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "lengths for squares", lambda w_query, w_key: one_way_part(w_query, w_key).sqrt(),
-            "equals the reference",
-            symptom="The two parts' shares do not sum to 1.",
-            cause="The quotient of two norms; the squares are what adds up.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the mutual part", lambda w_query, w_key: 1 - one_way_part(w_query, w_key),
-            "equals the reference",
-            symptom="1 for W_Q = W_K.",
-            cause="(M + M^T) / 2 in place of (M - M^T) / 2.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the matrices compared, not their product",
-            lambda w_query, w_key: (w_query - w_key).square().sum((-2, -1))
-            / (w_query.square() + w_key.square()).sum((-2, -1)),
-            "the size of the matrices does not count",
-            symptom="Scores that are symmetric are called one-sided: W_K = -2 W_Q, for one.",
-            cause="Only the product W_Q W_K^T enters the scores; many pairs have the same.",
-            seen=MADE, chapter=1,
-        ),
+    mutants=mistakes(
+        half_forgotten, lengths_for_squares, mutual_part, matrices_compared_not_their_product
     ),
     chapter=1,
     points=2,
@@ -447,8 +444,7 @@ def recovered(output: Tensor, value: Tensor, ones: bool = True) -> Tensor:
     return output @ torch.linalg.pinv(value)
 
 
-def _who_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _who_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, queries, keys, width) -> Case:
         """Values whose equations are well posed: corners of a simplex, turned, moved and shaken."""
@@ -493,6 +489,42 @@ def _gives_back(run: Run, case: Case) -> Problem | None:
     return compare(case.arguments["output"], weights @ value, slack, "weights @ value")
 
 
+@mistake(
+    "one equation forgotten",
+    rejected_by="the weights sum to 1",
+    cause="The values alone: 4 w1 + 8 w2 = 5 has many solutions.",
+)
+def one_equation_forgotten(output, value):
+    return recovered(output, value, ones=False)
+
+
+@mistake(
+    "resemblance taken for weight",
+    rejected_by="the weights give the output back",
+    cause="How much an output resembles a value also depends on the other values.",
+)
+def resemblance_taken_for_weight(output, value):
+    return torch.softmax(output @ value.mT, -1)
+
+
+@mistake(
+    "made to sum to 1 afterwards",
+    rejected_by="the weights give the output back",
+    cause="Of many solutions one was taken and then stretched, which spoils it as a solution.",
+)
+def made_to_sum_to_1_afterwards(output, value):
+    return (w := recovered(output, value, ones=False)) / w.sum(-1, keepdim=True)
+
+
+@mistake(
+    "the first sample's values for all",
+    rejected_by="the weights give the output back",
+    cause="One system solved for every sample: each has values of its own.",
+)
+def first_values_for_all(output, value):
+    return recovered(output, value.reshape(-1, *value.shape[-2:])[0].expand_as(value))
+
+
 WHO = Spec(
     name="hw01.who_was_read",
     statement="who_was_read(output, value): the attention weights that turned these values into this "
@@ -504,8 +536,6 @@ WHO = Spec(
     read=_rounded,
     cases=_who_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the weights give the output back",
             "The weighted average of the values, with the weights found, must be the output.",
@@ -516,44 +546,10 @@ WHO = Spec(
             "Something is known of attention weights before any output is seen.",
             _adds_up,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "one equation forgotten", lambda output, value: recovered(output, value, ones=False),
-            "the weights sum to 1",
-            symptom="Right while there are no more tokens than numbers in a value; with one token "
-            "more the weights sum to anything.",
-            cause="The values alone: 4 w1 + 8 w2 = 5 has many solutions.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "resemblance taken for weight",
-            lambda output, value: torch.softmax(output @ value.mT, -1),
-            "the weights give the output back",
-            symptom="Plausible weights that sum to 1, and another output.",
-            cause="How much an output resembles a value also depends on the other values.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "made to sum to 1 afterwards",
-            lambda output, value: (w := recovered(output, value, ones=False))
-            / w.sum(-1, keepdim=True),
-            "the weights give the output back",
-            symptom="The sums are right, the output is another.",
-            cause="Of many solutions one was taken and then stretched, which spoils it as a solution.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the first sample's values for all",
-            lambda output, value: recovered(
-                output, value.reshape(-1, *value.shape[-2:])[0].expand_as(value)
-            ),
-            "the weights give the output back",
-            symptom="Right without a batch, and for the first sample of one.",
-            cause="One system solved for every sample: each has values of its own.",
-            seen=MADE, chapter=1,
-        ),
+    mutants=mistakes(
+        one_equation_forgotten, resemblance_taken_for_weight, made_to_sum_to_1_afterwards,
+        first_values_for_all
     ),
     chapter=1,
     points=3,
@@ -586,29 +582,66 @@ def in_double(query, key, value):
     return answer.to(value.dtype)
 
 
+@mistake(
+    "a batch read as one sequence",
+    rejected_by="the hunt",
+    symptom="A sample's answer depends on its neighbors in the batch.",
+    cause="The batch is flattened into the length before the scores.",
+)
 def _one_sequence(query, key, value):
     flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (query, key, value)]
     return by_einsum(*flat).reshape(*query.shape[:-1], value.shape[-1])
 
 
+@mistake(
+    "the scale of the values",
+    rejected_by="the hunt",
+    symptom="Right as long as keys and values are equally wide.",
+    cause="1/sqrt(dv) where d is the width of query and key.",
+)
 def _scale_of_the_values(query, key, value):
     return by_einsum(query * (query.shape[-1] / value.shape[-1]) ** 0.5, key, value)
 
 
+@mistake(
+    "as many keys as queries",
+    rejected_by="the hunt",
+    symptom="Of a longer second sequence the end is never read.",
+    cause="The keys are cut to the length of the queries, as if it were self-attention.",
+)
 def _as_many_keys_as_queries(query, key, value):
     length = query.shape[-2]
     return by_einsum(query, key[..., :length, :], value[..., :length, :])
 
 
+@mistake(
+    "an axis counted from the front",
+    rejected_by="the hunt",
+    symptom="With one batch axis it is right, with two the rows of weights do not sum to 1.",
+    cause="softmax(dim=2) was right for three axes; with four it is that of the queries.",
+)
 def _axis_from_the_front(query, key, value):
     scores = query @ key.mT * query.shape[-1] ** -0.5
     return scores.softmax(min(2, scores.ndim - 1)) @ value
 
 
+@mistake(
+    "half of the digits",
+    rejected_by="the hunt",
+    symptom="float64 goes in and comes out, and the last nine digits are noise. How far apart may "
+    "your comparison let two float64 numbers be?",
+    cause="Everything is computed in float32 on the way.",
+)
 def _in_single(query, key, value):
     return by_einsum(query.float(), key.float(), value.float()).to(query.dtype)
 
 
+@mistake(
+    "one maximum for all rows",
+    rejected_by="the hunt",
+    symptom="No overflow; but a row that lies far below another becomes 0/0.",
+    cause="scores.max() where each row needs its own largest score.",
+)
 def _one_maximum(query, key, value):
     scores = query @ key.mT * query.shape[-1] ** -0.5
     exponentials = (scores - scores.max()).exp()
@@ -629,63 +662,29 @@ HUNT = Hunt(
             torch.nn.functional.scaled_dot_product_attention(query, key, value)
         ),
     },
-    mutants=(
+    mutants=mistakes(
         Mutant(
-            "K.T with a batch", TransposeAll(), "the hunt",
+            "K.T with a batch", TransposeAll(), rejected_by="the hunt",
             symptom="With batch axes it raises; if all sizes are equal it does not raise, but mixes "
             "samples.",
             cause="`.T` turns all axes round; with a batch only the last two may change: `.mT`.",
-            seen="source notes, 001:748, 001:1314, 004:147", chapter=1,
         ),
+        _one_sequence,
+        _scale_of_the_values,
+        _as_many_keys_as_queries,
+        _axis_from_the_front,
         Mutant(
-            "a batch read as one sequence", _one_sequence, "the hunt",
-            symptom="A sample's answer depends on its neighbors in the batch.",
-            cause="The batch is flattened into the length before the scores.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the scale of the values", _scale_of_the_values, "the hunt",
-            symptom="Right as long as keys and values are equally wide.",
-            cause="1/sqrt(dv) where d is the width of query and key.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "as many keys as queries", _as_many_keys_as_queries, "the hunt",
-            symptom="Of a longer second sequence the end is never read.",
-            cause="The keys are cut to the length of the queries, as if it were self-attention.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "an axis counted from the front", _axis_from_the_front, "the hunt",
-            symptom="With one batch axis it is right, with two the rows of weights do not sum to 1.",
-            cause="softmax(dim=2) was right for three axes; with four it is that of the queries.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "exponentials that overflow", NaiveSoftmax(), "the hunt",
+            "exponentials that overflow", NaiveSoftmax(), rejected_by="the hunt",
             symptom="NaN for large scores.",
             cause="exp is taken before the largest score is subtracted.",
-            seen="source notes, 002:28", chapter=1,
         ),
+        _one_maximum,
         Mutant(
-            "one maximum for all rows", _one_maximum, "the hunt",
-            symptom="No overflow; but a row that lies far below another becomes 0/0.",
-            cause="scores.max() where each row needs its own largest score.",
-            seen=MADE, chapter=1,
-        ),
-        Mutant(
-            "the caller's query scaled", InPlace(), "the hunt",
+            "the caller's query scaled", InPlace(), rejected_by="the hunt",
             symptom="The answer is right; the second call with the same tensors is not.",
             cause="query.mul_ works in place, on a tensor of the caller.",
-            seen=MADE, chapter=1,
         ),
-        Mutant(
-            "half of the digits", _in_single, "the hunt",
-            symptom="float64 goes in and comes out, and the last nine digits are noise. How far apart may "
-            "your comparison let two float64 numbers be?",
-            cause="Everything is computed in float32 on the way.",
-            seen=MADE, chapter=1,
-        ),
+        _in_single,
     ),
     points=4,
     minutes=40,

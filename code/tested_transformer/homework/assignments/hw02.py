@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-from ...specs.scaling.spec import exponentials_that_overflow, the_maximum_of_the_batch
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import mistake, mistakes
+from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
-
-MADE = "made for this book"
 
 
 def _slack(case: Case, terms: int, size: float = 1.0) -> float:
@@ -54,8 +54,7 @@ def window_inside(scores: Tensor, centers: Tensor, width: float) -> Tensor:
     return torch.softmax(scores - steps_from(scores, centers).square() / (2 * width**2), -1)
 
 
-def _window_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _window_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, width=1.5, centers=None, dtype=torch.float64) -> Case:
         if centers is None:
@@ -97,6 +96,51 @@ def _nearest_wins(run: Run, case: Case) -> Problem | None:
     return compare(nearest, got, 0.0, "the place that weighs most")
 
 
+@mistake(
+    "the sums left as they are",
+    rejected_by="rows sum to 1",
+    cause="The division by the row's sum is missing.",
+)
+def sums_left_as_they_are(scores, centers, width):
+    return scores.softmax(-1) * bell(scores, centers, width)
+
+
+@mistake(
+    "a product that underflows",
+    rejected_by="finite numbers",
+    cause="Every factor rounds to 0. Can the division come before the exponential?",
+)
+def product_that_underflows(scores, centers, width):
+    return (w := scores.softmax(-1) * bell(scores, centers, width)) / w.sum(-1, keepdim=True)
+
+
+@mistake(
+    "places counted from 1",
+    rejected_by="among equal scores the nearest place wins",
+    cause="The first place is 0, as the first entry of a tensor is.",
+)
+def places_counted_from_1(scores, centers, width):
+    return window_inside(scores, centers - 1, width)
+
+
+@mistake(
+    "the 2 forgotten",
+    rejected_by="equals the reference",
+    cause="(s - p)^2 / width^2 without the 2.",
+)
+def two_forgotten(scores, centers, width):
+    return window_inside(scores, centers, width / 2**0.5)
+
+
+@mistake(
+    "the window alone",
+    rejected_by="equals the reference",
+    cause="The scores are replaced by the window and not combined with it.",
+)
+def window_alone(scores, centers, width):
+    return window_inside(0 * scores, centers, width)
+
+
 WINDOW = Spec(
     name="hw02.windowed",
     statement="windowed(scores, centers, width): softmax(scores), each weight times "
@@ -108,8 +152,6 @@ WINDOW = Spec(
     slack=_window_slack,
     cases=_window_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", _finite),
         Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
         Check(
@@ -118,52 +160,10 @@ WINDOW = Spec(
             _nearest_wins,
             when=lambda case: case.arguments["width"] < 100,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the sums left as they are",
-            lambda scores, centers, width: scores.softmax(-1) * bell(scores, centers, width),
-            "rows sum to 1",
-            symptom="Rows sum to less than 1, as in local-p.",
-            cause="The division by the row's sum is missing.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "a product that underflows",
-            lambda scores, centers, width: (
-                (w := scores.softmax(-1) * bell(scores, centers, width))
-                / w.sum(-1, keepdim=True)
-            ),
-            "finite numbers",
-            symptom="NaN for a center far from every place.",
-            cause="Every factor rounds to 0. Can the division come before the exponential?",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "places counted from 1",
-            lambda scores, centers, width: window_inside(scores, centers - 1, width),
-            "among equal scores the nearest place wins",
-            symptom="Everything is read one place too early.",
-            cause="The first place is 0, as the first entry of a tensor is.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the 2 forgotten",
-            lambda scores, centers, width: window_inside(scores, centers, width / 2**0.5),
-            "equals the reference",
-            symptom="A window narrower than asked for.",
-            cause="(s - p)^2 / width^2 without the 2.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the window alone",
-            lambda scores, centers, width: window_inside(0 * scores, centers, width),
-            "equals the reference",
-            symptom="What the keys say changes nothing.",
-            cause="The scores are replaced by the window and not combined with it.",
-            seen=MADE, chapter=2,
-        ),
+    mutants=mistakes(
+        sums_left_as_they_are, product_that_underflows, places_counted_from_1, two_forgotten,
+        window_alone
     ),
     chapter=2,
     points=2,
@@ -187,8 +187,7 @@ def leveled(key: Tensor) -> Tensor:
     return torch.cat([key, (squares.amax(-2, keepdim=True) - squares).sqrt()], -1)
 
 
-def _level_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _level_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, longest=3.0, dtype=torch.float64) -> Case:
         """Directions at random; lengths that differ, or rounding decides a root of nearly 0."""
@@ -227,6 +226,67 @@ def _equal_lengths(run: Run, case: Case) -> Problem | None:
     return compare(expected, squares, slack, "squared lengths")
 
 
+@mistake(
+    "every key divided by its length",
+    rejected_by="the keys stay what they were",
+    cause="Normalizing changes the keys; the number that is added must do the work.",
+)
+def every_key_divided_by_its_length(key):
+    return torch.cat([key / key.norm(dim=-1, keepdim=True).clamp(min=1e-30), 0 * key[..., :1]], -1)
+
+
+@mistake(
+    "what is missing in length",
+    rejected_by="one length for all keys of a sample",
+    cause="The longest length minus the own: a new axis adds to the square of the length.",
+)
+def what_is_missing_in_length(key):
+    return torch.cat(
+        [
+            key,
+            key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True) - key.norm(dim=-1, keepdim=True),
+        ],
+        -1,
+    )
+
+
+@mistake(
+    "a root of slightly less than 0",
+    rejected_by="finite numbers",
+    cause="The square of a length is the sum of squares only up to its last digit, so the "
+    "difference can be just below 0.",
+)
+def root_of_slightly_less_than_0(key):
+    return torch.cat(
+        [
+            key,
+            (
+                key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).square()
+                - key.square().sum(-1, keepdim=True)
+            ).sqrt(),
+        ],
+        -1,
+    )
+
+
+@mistake(
+    "the root forgotten",
+    rejected_by="one length for all keys of a sample",
+    cause="The difference of the squares is the square of the number to add.",
+)
+def root_forgotten(key):
+    return torch.cat([key, leveled(key)[..., -1:].square()], -1)
+
+
+@mistake(
+    "the longest key of the whole batch",
+    rejected_by="equals the reference",
+    cause="max() over everything; amax(-2, keepdim=True) looks at one sample.",
+)
+def longest_key_of_the_whole_batch(key):
+    return torch.cat([key, ((s := key.square().sum(-1, keepdim=True)).max() - s).sqrt()], -1)
+
+
 LEVEL = Spec(
     name="hw02.level",
     statement="level(key): each key with one number more, at least 0, such that all keys of a sample "
@@ -236,8 +296,6 @@ LEVEL = Spec(
     baseline=leveled,
     cases=_level_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "finite numbers",
             "NaN is 0/0, or the root of a number below 0: worked out in two ways, the same square may "
@@ -254,57 +312,10 @@ LEVEL = Spec(
             "The squared lengths of a sample's new keys must be equal. Squares add up, lengths do not.",
             _equal_lengths,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "every key divided by its length",
-            lambda key: torch.cat(
-                [key / key.norm(dim=-1, keepdim=True).clamp(min=1e-30), 0 * key[..., :1]], -1
-            ),
-            "the keys stay what they were",
-            symptom="Equal lengths, and other scores: what a long key said louder is lost.",
-            cause="Normalizing changes the keys; the number that is added must do the work.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "what is missing in length",
-            lambda key: torch.cat(
-                [key, key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True)
-                 - key.norm(dim=-1, keepdim=True)], -1),
-            "one length for all keys of a sample",
-            symptom="The short keys are still shorter.",
-            cause="The longest length minus the own: a new axis adds to the square of the length.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "a root of slightly less than 0",
-            lambda key: torch.cat(
-                [key, (key.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).square()
-                       - key.square().sum(-1, keepdim=True)).sqrt()], -1),
-            "finite numbers",
-            symptom="NaN at the longest key of some samples.",
-            cause="The square of a length is the sum of squares only up to its last digit, so the "
-            "difference can be just below 0.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the root forgotten",
-            lambda key: torch.cat([key, leveled(key)[..., -1:].square()], -1),
-            "one length for all keys of a sample",
-            symptom="Short keys become the longest.",
-            cause="The difference of the squares is the square of the number to add.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the longest key of the whole batch",
-            lambda key: torch.cat(
-                [key, ((s := key.square().sum(-1, keepdim=True)).max() - s).sqrt()], -1),
-            "equals the reference",
-            symptom="A sample's keys change with its neighbors in the batch.",
-            cause="max() over everything; amax(-2, keepdim=True) looks at one sample.",
-            seen=MADE, chapter=2,
-        ),
+    mutants=mistakes(
+        every_key_divided_by_its_length, what_is_missing_in_length, root_of_slightly_less_than_0,
+        root_forgotten, longest_key_of_the_whole_batch
     ),
     chapter=2,
     points=2,
@@ -332,13 +343,18 @@ def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
     return 1 / (key_std * math.sqrt(d * (query_std**2 + query_mean**2)))
 
 
+@mistake(
+    "all scores in one pot",
+    rejected_by="equals the reference",
+    cause="The variance over all queries and keys. What shifts a whole row does not count: "
+    "the softmax takes each row for itself.",
+)
 def _all_scores_scale(d, query_mean, query_std, key_mean, key_std):
     both = (query_std**2 + query_mean**2) * (key_std**2 + key_mean**2)
     return 1 / math.sqrt(d * (both - query_mean**2 * key_mean**2))
 
 
-def _scale_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _scale_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, d, *moments) -> Case:
         names = ("query_mean", "query_std", "key_mean", "key_std")
@@ -381,6 +397,34 @@ def _twice_the_keys(run: Run, case: Case) -> Problem | None:
     )
 
 
+@mistake(
+    "one over the root of d",
+    rejected_by="keys of twice the size, half the scale",
+    cause="The premise of 1/sqrt(d) was taken for granted.",
+)
+def one_over_the_root_of_d(d, query_mean, query_std, key_mean, key_std):
+    return d**-0.5
+
+
+@mistake(
+    "the variance for its root",
+    rejected_by="four times the width, half the scale",
+    cause="A factor comes out of a variance squared: its root is what divides.",
+)
+def variance_for_its_root(d, query_mean, query_std, key_mean, key_std):
+    return scale_for_rows(d, query_mean, query_std, key_mean, key_std) ** 2
+
+
+@mistake(
+    "the mean of the queries forgotten",
+    rejected_by="equals the reference",
+    cause="What multiplies a key's entry is the query's entry, and the mean is a part of its "
+    "size: E[q^2] = std^2 + mean^2.",
+)
+def mean_of_the_queries_forgotten(d, query_mean, query_std, key_mean, key_std):
+    return 1 / (query_std * key_std * math.sqrt(d))
+
+
 SCALE = Spec(
     name="hw02.scale_for",
     statement="scale_for(d, query_mean, query_std, key_mean, key_std): the number that q.k must be "
@@ -391,8 +435,8 @@ SCALE = Spec(
     reference=_scale_for,
     baseline=scale_for_rows,
     cases=_scale_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "four times the width, half the scale",
             "The variance of a sum of independent terms grows with their number, its root with the root.",
@@ -403,43 +447,10 @@ SCALE = Spec(
             "Multiplying every key by 2 multiplies every score by 2.",
             _twice_the_keys,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "one over the root of d", lambda d, query_mean, query_std, key_mean, key_std: d**-0.5,
-            "keys of twice the size, half the scale",
-            symptom="Right for mean 0 and variance 1, and for nothing else.",
-            cause="The premise of 1/sqrt(d) was taken for granted.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the variance for its root",
-            lambda d, query_mean, query_std, key_mean, key_std: scale_for_rows(
-                d, query_mean, query_std, key_mean, key_std) ** 2,
-            "four times the width, half the scale",
-            symptom="Scores far too small, the more so the wider the head.",
-            cause="A factor comes out of a variance squared: its root is what divides.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the mean of the queries forgotten",
-            lambda d, query_mean, query_std, key_mean, key_std: (
-                1 / (query_std * key_std * math.sqrt(d))
-            ),
-            "equals the reference",
-            symptom="Scores too large wherever queries have something in common.",
-            cause="What multiplies a key's entry is the query's entry, and the mean is a part of its "
-            "size: E[q^2] = std^2 + mean^2.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "all scores in one pot", _all_scores_scale, "equals the reference",
-            symptom="Scores too small as soon as the keys have a mean.",
-            cause="The variance over all queries and keys. What shifts a whole row does not count: "
-            "the softmax takes each row for itself.",
-            seen=MADE, chapter=3,
-        ),
+    mutants=mistakes(
+        one_over_the_root_of_d, variance_for_its_root, mean_of_the_queries_forgotten,
+        _all_scores_scale
     ),
     chapter=3,
     points=2,
@@ -472,24 +483,38 @@ def _tame_logs(scores: Tensor) -> tuple[Tensor, Tensor]:
     return logs.exp(), logs.masked_fill(logs.exp() == 0, 0.0)
 
 
+@mistake(
+    "each weight alone",
+    rejected_by="raising all scores changes nothing",
+    cause="-p (ln p + 1): as if a score moved nothing but its own weight, by p.",
+)
 def _no_mean(scores: Tensor) -> Tensor:
     weights, logs = _tame_logs(scores)
     return -weights * (logs + 1)
 
 
+@mistake(
+    "only the diagonal of the Jacobian",
+    rejected_by="raising all scores changes nothing",
+    cause="p (1 - p) is how a score moves its own weight. It moves all the others too.",
+)
 def _only_itself(scores: Tensor) -> Tensor:
     weights, logs = _tame_logs(scores)
     return -weights * (1 - weights) * (logs + 1)
 
 
+@mistake(
+    "the logarithm of 0",
+    rejected_by="finite numbers",
+    cause="0 times -inf is NaN: the logarithm of a weight that has already become 0.",
+)
 def _log_of_zero(scores: Tensor) -> Tensor:
     weights = scores.softmax(-1)
     entropy = -(weights * weights.log()).sum(-1, keepdim=True)
     return -weights * (weights.log() + entropy)
 
 
-def _entropy_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _entropy_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, *shape, spread=1.0, dtype=torch.float64) -> Case:
         return Case(label, {"scores": spread * rng.normal(size=shape)}, dtype)
@@ -525,6 +550,24 @@ def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
     return compare(np.zeros_like(sums), sums, _entropy_slack(case), "sums of the rows")
 
 
+@mistake(
+    "the other sign",
+    rejected_by="equals the reference",
+    cause="The minus in front of the sum is missing.",
+)
+def other_sign(scores):
+    return -entropy_slope(scores)
+
+
+@mistake(
+    "bits for nats",
+    rejected_by="equals the reference",
+    cause="log2 in place of ln.",
+)
+def bits_for_nats(scores):
+    return entropy_slope(scores) / math.log(2)
+
+
 ENTROPY = Spec(
     name="hw02.entropy_gradient",
     statement="entropy_gradient(scores): the derivatives of H = -sum p ln p, p = softmax(scores), by each "
@@ -535,8 +578,6 @@ ENTROPY = Spec(
     slack=_entropy_slack,
     cases=_entropy_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "finite numbers",
             "A weight that is 0, or rounds to 0, adds nothing to the entropy, and its score no slope.",
@@ -547,41 +588,8 @@ ENTROPY = Spec(
             "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
             _nothing_in_sum,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the logarithm of 0", _log_of_zero, "finite numbers",
-            symptom="NaN as soon as a weight rounds to 0.",
-            cause="0 times -inf is NaN: the logarithm of a weight that has already become 0.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "each weight alone", _no_mean, "raising all scores changes nothing",
-            symptom="The derivatives of a row do not sum to 0.",
-            cause="-p (ln p + 1): as if a score moved nothing but its own weight, by p.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "only the diagonal of the Jacobian", _only_itself, "raising all scores changes nothing",
-            symptom="The derivatives of a row do not sum to 0, not even for two keys.",
-            cause="p (1 - p) is how a score moves its own weight. It moves all the others too.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the other sign", lambda scores: -entropy_slope(scores), "equals the reference",
-            symptom="A step along it sharpens where it should flatten.",
-            cause="The minus in front of the sum is missing.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "bits for nats", lambda scores: entropy_slope(scores) / math.log(2),
-            "equals the reference",
-            symptom="Everything is 1.44 times too large.",
-            cause="log2 in place of ln.",
-            seen=MADE, chapter=3,
-        ),
-    ),
+    mutants=mistakes(_log_of_zero, _no_mean, _only_itself, other_sign, bits_for_nats),
     chapter=3,
     points=3,
 )  # fmt: skip
@@ -613,6 +621,12 @@ def _wide(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype == torch.float16 else scores
 
 
+@mistake(
+    "the largest magnitude subtracted",
+    rejected_by="the hunt",
+    symptom="A row of scores that are all far below zero becomes 0/0.",
+    cause="abs().amax() in place of amax(): what is subtracted must be the largest score.",
+)
 def _largest_magnitude(scores, scale):
     scaled = _wide(scores) * scale
     largest = scaled.masked_fill(scaled.isinf(), 0.0).abs().amax(-1, keepdim=True)
@@ -620,34 +634,100 @@ def _largest_magnitude(scores, scale):
     return (exponentials / exponentials.sum(-1, keepdim=True)).to(scores.dtype)
 
 
+@mistake(
+    "an axis counted from the front",
+    rejected_by="the hunt",
+    symptom="Right for one matrix of scores, wrong for a batch of them.",
+    cause="softmax(dim=1); counted from the end it is always dim=-1.",
+)
 def _second_axis(scores, scale):
     return torch.softmax(_wide(scores) * scale, min(1, scores.ndim - 1)).to(scores.dtype)
 
 
+@mistake(
+    "the caller's scores scaled",
+    rejected_by="the hunt",
+    symptom="The answer is right; the second call with the same tensor is not.",
+    cause="scores.mul_ works in place, on a tensor of the caller.",
+)
 def _in_place(scores, scale):
     kept = in_double(scores, scale)
     scores.mul_(scale)
     return kept
 
 
+@mistake(
+    "float32 comes back",
+    rejected_by="the hunt",
+    symptom="Half precision goes in, single comes out, and twice the memory is used.",
+    cause="What was computed in float32 is not turned back into the dtype of the scores.",
+)
 def _not_back(scores, scale):
     return torch.softmax(_wide(scores) * scale, -1)
 
 
+@mistake(
+    "scaled in half precision",
+    rejected_by="the hunt",
+    symptom="NaN in float16 for scores that are finite.",
+    cause="scores * scale passes 65504 before anything is subtracted or widened.",
+)
 def _half_overflow(scores, scale):
     scaled = scores * scale
     exponentials = (_wide(scaled) - _wide(scaled).amax(-1, keepdim=True)).exp()
     return (exponentials / exponentials.sum(-1, keepdim=True)).to(scores.dtype)
 
 
+@mistake(
+    "not quite hidden",
+    rejected_by="the hunt",
+    symptom="-inf hides, most of the time.",
+    cause="-inf is replaced by -10000, which is only a low score among others.",
+)
 def _not_quite_hidden(scores, scale):
     return in_double(scores.clamp(min=-1e4), scale)
 
 
+@mistake(
+    "a small number for safety",
+    rejected_by="the hunt",
+    symptom="Rows sum to 1 in six digits, and float64 has fifteen.",
+    cause="1e-6 is added to the sum, which is never below 1 once the largest is subtracted.",
+)
 def _small_number(scores, scale):
     wide = scores.double()
     exponentials = ((wide - wide.amax(-1, keepdim=True)) * scale).exp()
     return (exponentials / (exponentials.sum(-1, keepdim=True) + 1e-6)).to(scores.dtype)
+
+
+@mistake(
+    "exponentials that overflow",
+    rejected_by="the hunt",
+    symptom="NaN for large scores.",
+    cause="exp is taken before anything is subtracted: inf / inf.",
+)
+def overflowing(scores, scale):
+    return exponentials_that_overflow(_wide(scores) * scale).to(scores.dtype)
+
+
+@mistake(
+    "one maximum for the whole batch",
+    rejected_by="the hunt",
+    symptom="A row that lies far below another of its batch becomes 0/0.",
+    cause="scores.max() where each row needs its own largest score.",
+)
+def one_maximum_for_the_whole_batch(scores, scale):
+    return the_maximum_of_the_batch(_wide(scores) * scale).to(scores.dtype)
+
+
+@mistake(
+    "the scale for a temperature",
+    rejected_by="the hunt",
+    symptom="A larger scale makes the weights more even.",
+    cause="The scores are divided by what should multiply them.",
+)
+def scale_for_a_temperature(scores, scale):
+    return in_double(scores, 1 / scale)
 
 
 HUNT = Hunt(
@@ -662,73 +742,10 @@ HUNT = Hunt(
         "written out": by_exponentials,
         "by logarithms": by_logarithms,
     },
-    mutants=(
-        Mutant(
-            "exponentials that overflow",
-            lambda scores, scale: exponentials_that_overflow(
-                _wide(scores) * scale).to(scores.dtype),
-            "the hunt",
-            symptom="NaN for large scores.",
-            cause="exp is taken before anything is subtracted: inf / inf.",
-            seen="source notes, 002:28", chapter=3,
-        ),
-        Mutant(
-            "one maximum for the whole batch",
-            lambda scores, scale: the_maximum_of_the_batch(_wide(scores) * scale).to(scores.dtype),
-            "the hunt",
-            symptom="A row that lies far below another of its batch becomes 0/0.",
-            cause="scores.max() where each row needs its own largest score.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the largest magnitude subtracted", _largest_magnitude, "the hunt",
-            symptom="A row of scores that are all far below zero becomes 0/0.",
-            cause="abs().amax() in place of amax(): what is subtracted must be the largest score.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "an axis counted from the front", _second_axis, "the hunt",
-            symptom="Right for one matrix of scores, wrong for a batch of them.",
-            cause="softmax(dim=1); counted from the end it is always dim=-1.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the caller's scores scaled", _in_place, "the hunt",
-            symptom="The answer is right; the second call with the same tensor is not.",
-            cause="scores.mul_ works in place, on a tensor of the caller.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "the scale for a temperature", lambda scores, scale: in_double(scores, 1 / scale),
-            "the hunt",
-            symptom="A larger scale makes the weights more even.",
-            cause="The scores are divided by what should multiply them.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "float32 comes back", _not_back, "the hunt",
-            symptom="Half precision goes in, single comes out, and twice the memory is used.",
-            cause="What was computed in float32 is not turned back into the dtype of the scores.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "scaled in half precision", _half_overflow, "the hunt",
-            symptom="NaN in float16 for scores that are finite.",
-            cause="scores * scale passes 65504 before anything is subtracted or widened.",
-            seen="PaddlePaddle/Paddle pull request 41933; ultralytics pull request 24990", chapter=3,
-        ),
-        Mutant(
-            "not quite hidden", _not_quite_hidden, "the hunt",
-            symptom="-inf hides, most of the time.",
-            cause="-inf is replaced by -10000, which is only a low score among others.",
-            seen=MADE, chapter=3,
-        ),
-        Mutant(
-            "a small number for safety", _small_number, "the hunt",
-            symptom="Rows sum to 1 in six digits, and float64 has fifteen.",
-            cause="1e-6 is added to the sum, which is never below 1 once the largest is subtracted.",
-            seen=MADE, chapter=3,
-        ),
+    mutants=mistakes(
+        overflowing, one_maximum_for_the_whole_batch, _largest_magnitude,
+        _second_axis, _in_place, scale_for_a_temperature, _not_back, _half_overflow,
+        _not_quite_hidden, _small_number
     ),
     points=4,
     minutes=35,

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- How many pairs -------------------------------------------------------------------------------
@@ -32,6 +34,11 @@ def _rows(num_queries, num_keys):
     return torch.arange(num_queries) + num_keys - num_queries + 1
 
 
+@mistake(
+    "the future counted too",
+    rejected_by="the pairs of a small mask",
+    cause="The window is counted on both sides of a query; the causal one ends at the query.",
+)
 def counted_on_both_sides(num_queries, num_keys, window):
     """The window also reaches into the future."""
     back = _rows(num_queries, num_keys) - 1
@@ -39,34 +46,58 @@ def counted_on_both_sides(num_queries, num_keys, window):
     return int((last - first + 1).clamp(min=0).sum())
 
 
+@mistake(
+    "the cache not counted",
+    rejected_by="the pairs of a small mask",
+    cause="The first query is taken to stand at the first key: the S - L is missing.",
+)
 def counted_without_cache(num_queries, num_keys, window):
     """As if the first query stood at the first key."""
     return int(_rows(num_queries, num_queries).clamp(max=min(window, num_keys)).sum())
 
 
+@mistake(
+    "fewer than no keys",
+    rejected_by="the pairs of a small mask",
+    cause="A query before the first key has no keys; here it has a negative number of them.",
+)
 def counted_below_nothing(num_queries, num_keys, window):
     """Queries before the first key count as negative."""
     return int(_rows(num_queries, num_keys).clamp(max=window).sum())
 
 
+@mistake(
+    "a window of w + 1",
+    rejected_by="the pairs of a small mask",
+    cause="The query's own key is one of the w.",
+)
 def counted_one_too_many(num_queries, num_keys, window):
     """A window of w + 1 keys."""
     return int(_rows(num_queries, num_keys).clamp(0, window + 1).sum())
 
 
+@mistake(
+    "a count that is not whole",
+    rejected_by="the right shape and dtype",
+    cause="A float, as / gives; // stays whole.",
+)
 def counted_with_a_slash(num_queries, num_keys, window):
     """The right number, as a float."""
     return float(_rows(num_queries, num_keys).clamp(0, window).sum())
 
 
+@mistake(
+    "the pairs of a whole table",
+    rejected_by="RuntimeError",
+    cause="A mask of L S entries is made only to be counted.",
+)
 def counted_in_a_table(num_queries, num_keys, window):
     """Make the mask and count what is True."""
     back = _rows(num_queries, num_keys)[:, None] - 1 - torch.arange(num_keys)
     return int(((back >= 0) & (back < window)).sum())
 
 
-def _count_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _count_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, num_queries, num_keys, window) -> Case:
         sizes = {"num_queries": num_queries, "num_keys": num_keys, "window": window}
@@ -107,53 +138,18 @@ COUNT_PAIRS = Spec(
     required=("num_queries", "num_keys", "window"),
     reference=_count_reference,
     cases=_count_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the pairs of a small mask",
             "Draw this mask with a pencil and count its Trues: each query has its own number of keys.",
             _by_pairs,
             when=lambda case: _small(case) and case.arguments["num_queries"] < 100,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the future counted too", counted_on_both_sides, "the pairs of a small mask",
-            symptom="Nearly twice as many pairs.",
-            cause="The window is counted on both sides of a query; the causal one ends at the query.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the cache not counted", counted_without_cache, "the pairs of a small mask",
-            symptom="Right where L = S; too few pairs with a cache.",
-            cause="The first query is taken to stand at the first key: the S - L is missing.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "fewer than no keys", counted_below_nothing, "the pairs of a small mask",
-            symptom="Too small, even negative, when there are more queries than keys.",
-            cause="A query before the first key has no keys; here it has a negative number of them.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a window of w + 1", counted_one_too_many, "the pairs of a small mask",
-            symptom="One pair too many for every query that stands far enough from the start.",
-            cause="The query's own key is one of the w.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a count that is not whole", counted_with_a_slash, "the right shape and dtype",
-            symptom="5.0 for 5, and a number that is off by some units above 2 to the power 53.",
-            cause="A float, as / gives; // stays whole.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the pairs of a whole table", counted_in_a_table, "RuntimeError",
-            symptom="Memory runs out for a long cache.",
-            cause="A mask of L S entries is made only to be counted.",
-            seen="made for this book", chapter=4,
-        ),
+    mutants=mistakes(
+        counted_on_both_sides, counted_without_cache, counted_below_nothing, counted_one_too_many,
+        counted_with_a_slash, counted_in_a_table
     ),
     chapter=4,
     points=2,
@@ -178,22 +174,42 @@ def _mean_of_shares(x, real):
     return (x.masked_fill(~real[..., None], 0.0) / count).sum(1)
 
 
+@mistake(
+    "padding in the denominator",
+    rejected_by="the gradient is even and finite",
+    cause="The sum of the words is divided by L, not by their number.",
+)
 def mean_of_everything(x, real):
     """Divide by the length."""
     return (x.masked_fill(~real[..., None], 0.0) / x.shape[1]).sum(1)
 
 
+@mistake(
+    "zero times NaN",
+    rejected_by="padding is not read",
+    cause="x * mask: 0 x NaN is NaN, and 0 x inf as well. Replace, do not multiply.",
+)
 def mean_by_product(x, real):
     """Multiply by zero what is padding."""
     count = real.sum(1).clamp(min=1)[:, None, None]
     return (x * real[..., None] / count).sum(1)
 
 
+@mistake(
+    "a mean of no words",
+    rejected_by="no words give zeros",
+    cause="0/0: the number of words is 0.",
+)
 def mean_without_guard(x, real):
     """Divide by the number of words, also if it is 0."""
     return x.masked_fill(~real[..., None], 0.0).sum(1) / real.sum(1)[:, None].to(x.dtype)
 
 
+@mistake(
+    "the mean cleared too late",
+    rejected_by="the gradient is even and finite",
+    cause="0/0 is made and then replaced: its gradient is NaN all the same.",
+)
 def mean_cleared_too_late(x, real):
     """Divide by 0, and clear the NaN."""
     count = real.sum(1)[:, None].to(x.dtype)
@@ -201,14 +217,18 @@ def mean_cleared_too_late(x, real):
     return words.sum(1).nan_to_num(0.0)
 
 
+@mistake(
+    "a sum too large for its dtype",
+    rejected_by="a large sum does not overflow",
+    cause="The sum is made in the dtype of x and divided afterwards.",
+)
 def mean_of_a_sum(x, real):
     """Add up in the dtype of x, then divide."""
     words = x.masked_fill(~real[..., None], 0.0)
     return words.sum(1) / real.sum(1).clamp(min=1)[:, None]
 
 
-def _mean_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _mean_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, real, width, padding=None, dtype=torch.float64, scale=1.0) -> Case:
         real = np.asarray(real, dtype=bool)
@@ -263,8 +283,6 @@ MEAN_OF_WORDS = Spec(
     baseline=_mean_of_shares,
     cases=_mean_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "padding is not read",
             "What stands at a padded place, be it inf or NaN, must not change the answer.",
@@ -290,39 +308,10 @@ MEAN_OF_WORDS = Spec(
             ),
             when=lambda case: case.dtype == torch.float16,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "padding in the denominator", mean_of_everything, "the gradient is even and finite",
-            symptom="Short sentences have short vectors.",
-            cause="The sum of the words is divided by L, not by their number.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "zero times NaN", mean_by_product, "padding is not read",
-            symptom="NaN as soon as one padded place holds inf or NaN.",
-            cause="x * mask: 0 x NaN is NaN, and 0 x inf as well. Replace, do not multiply.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a mean of no words", mean_without_guard, "no words give zeros",
-            symptom="One empty sample turns the loss into NaN.",
-            cause="0/0: the number of words is 0.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the mean cleared too late", mean_cleared_too_late, "the gradient is even and finite",
-            symptom="The mean is right; the first backward pass gives NaN.",
-            cause="0/0 is made and then replaced: its gradient is NaN all the same.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a sum too large for its dtype", mean_of_a_sum, "a large sum does not overflow",
-            symptom="inf in float16, where the largest number is 65,504.",
-            cause="The sum is made in the dtype of x and divided afterwards.",
-            seen="made for this book", chapter=4,
-        ),
+    mutants=mistakes(
+        mean_of_everything, mean_by_product, mean_without_guard, mean_cleared_too_late,
+        mean_of_a_sum
     ),
     chapter=4,
     points=2,
@@ -347,6 +336,11 @@ def _places(pads, num_cached, num_new) -> tuple[Tensor, Tensor, Tensor]:
     return torch.arange(num_cached, keys)[:, None], torch.arange(keys), pads[:, None, None]
 
 
+@mistake(
+    "the chunk at the top left",
+    rejected_by="every query sees its own place",
+    cause="The queries are numbered from 0; the chunk begins at place num_cached.",
+)
 def chunk_top_left(pads, num_cached, num_new):
     """The first new token at place 0."""
     place, key, pad = _places(pads, num_cached, num_new)
@@ -354,44 +348,73 @@ def chunk_top_left(pads, num_cached, num_new):
     return ((key <= place) & (key >= pad) | (key == place))[:, None]
 
 
+@mistake(
+    "a chunk padded on the right",
+    rejected_by="words see the words before them",
+    cause="The last keys are taken for padding; in this batch the first ones are.",
+)
 def chunk_padded_on_the_right(pads, num_cached, num_new):
     """The last keys are the padding."""
     place, key, pad = _places(pads, num_cached, num_new)
     return ((key <= place) & (key < num_cached + num_new - pad) | (key == place))[:, None]
 
 
+@mistake(
+    "a chunk with empty rows",
+    rejected_by="every query sees its own place",
+    cause="A padded query sees neither padding nor words: nothing at all.",
+)
 def chunk_with_empty_rows(pads, num_cached, num_new):
     """A padded query sees nothing."""
     place, key, pad = _places(pads, num_cached, num_new)
     return ((key <= place) & (key >= pad))[:, None]
 
 
+@mistake(
+    "padding that reads padding",
+    rejected_by="equals the reference",
+    cause="A padded query sees all the padding before it; only its own place was asked for.",
+)
 def chunk_padding_reads_padding(pads, num_cached, num_new):
     """A padded query sees the padding before it."""
     place, key, pad = _places(pads, num_cached, num_new)
     return ((key <= place) & ((key >= pad) | (place < pad)))[:, None]
 
 
+@mistake(
+    "rows hidden in place of keys",
+    rejected_by="words do not read padding",
+    cause="The padding is hidden on the axis of the queries, not on that of the keys.",
+)
 def chunk_own_place_for_padding_only(pads, num_cached, num_new):
     """Words see the whole cache, padding included."""
     place, key, pad = _places(pads, num_cached, num_new)
     return ((key <= place) & (place >= pad) | (key == place))[:, None]
 
 
+@mistake(
+    "a chunk without order",
+    rejected_by="the future is hidden",
+    cause="The causal mask is left out, as if a cache had no future.",
+)
 def chunk_without_order(pads, num_cached, num_new):
     """Words see the whole chunk: with a cache there is no future, or so it is said."""
     place, key, pad = _places(pads, num_cached, num_new)
     return ((key >= pad) & (place >= pad) | (key == place))[:, None]
 
 
+@mistake(
+    "a chunk mask of rank 3",
+    rejected_by="the right shape and dtype",
+    cause="The axis for the heads is missing.",
+)
 def chunk_without_heads(pads, num_cached, num_new):
     """(B, L, S)."""
     place, key, pad = _places(pads, num_cached, num_new)
     return (key <= place) & (key >= pad) | (key == place)
 
 
-def _chunk_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _chunk_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, pads, num_cached, num_new) -> Case:
         sizes = {"num_cached": num_cached, "num_new": num_new}
@@ -434,8 +457,6 @@ CHUNK_MASK = Spec(
     reference=_chunk_reference,
     cases=_chunk_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "every query sees its own place",
             "Query i of the chunk stands at key num_cached + i, and sees it: no row is empty.",
@@ -456,53 +477,10 @@ CHUNK_MASK = Spec(
             "The first pads[b] keys of sample b are padding, in the cache as in the chunk.",
             _part(lambda place, key, pad: (key < pad) & (place >= pad)),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the chunk at the top left", chunk_top_left, "every query sees its own place",
-            symptom="Right for the whole prompt at once; with a cache new words see the oldest only.",
-            cause="The queries are numbered from 0; the chunk begins at place num_cached.",
-            seen="pytorch issues 144858 and 108108; x-transformers issue 187", chapter=4,
-        ),
-        Mutant(
-            "a chunk without order", chunk_without_order, "the future is hidden",
-            symptom="Right word by word; in a chunk of several words the first sees the last.",
-            cause="The causal mask is left out, as if a cache had no future.",
-            seen="rasbt/LLMs-from-scratch issues 697 and 1013", chapter=4,
-        ),
-        Mutant(
-            "a chunk padded on the right", chunk_padded_on_the_right,
-            "words see the words before them",
-            symptom="The newest words are hidden and the padding is read.",
-            cause="The last keys are taken for padding; in this batch the first ones are.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "a chunk with empty rows", chunk_with_empty_rows, "every query sees its own place",
-            symptom="NaN from a softmax that does not expect an empty row.",
-            cause="A padded query sees neither padding nor words: nothing at all.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "padding that reads padding", chunk_padding_reads_padding, "equals the reference",
-            symptom="No real output changes; the padded rows are not what was agreed upon.",
-            cause="A padded query sees all the padding before it; only its own place was asked for.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "rows hidden in place of keys", chunk_own_place_for_padding_only,
-            "words do not read padding",
-            symptom="Every word reads the padding of its sample.",
-            cause="The padding is hidden on the axis of the queries, not on that of the keys.",
-            seen="source notes, 001:1491", chapter=4,
-        ),
-        Mutant(
-            "a chunk mask of rank 3", chunk_without_heads, "the right shape and dtype",
-            symptom="(B, L, S) meets (B, H, L, S): an error, or samples taken for heads where B = H.",
-            cause="The axis for the heads is missing.",
-            seen="made for this book", chapter=4,
-        ),
+    mutants=mistakes(
+        chunk_top_left, chunk_without_order, chunk_padded_on_the_right, chunk_with_empty_rows,
+        chunk_padding_reads_padding, chunk_own_place_for_padding_only, chunk_without_heads
     ),
     chapter=4,
     points=2,
@@ -547,21 +525,42 @@ def _clean(query, key, value, mask):
     return _attend(query, key, value, mask, _no_key(mask))
 
 
+@mistake(
+    "leftovers times zero",
+    rejected_by="leftovers are not read",
+    cause="The weight of a hidden slot is 0, and 0 x NaN is NaN in the sum over the values.",
+)
 def buffer_read(query, key, value, mask):
     """-inf for what is hidden, and nothing else."""
     return _attend(query, key, value, mask, _no_key(mask))
 
 
+@mistake(
+    "the answer wiped",
+    rejected_by="leftovers are not read",
+    cause="NaN is replaced in the answer, where it has spread to everything already.",
+)
 def buffer_answer_wiped(query, key, value, mask):
     """Replace the NaN of the answer."""
     return _attend(query, key, value, mask).nan_to_num(0.0, 0.0, 0.0)
 
 
+@mistake(
+    "leftovers on the way back",
+    rejected_by="the gradients are finite",
+    cause="The gradient of the query is a product with the keys, that of the weights one with the "
+    "values: a leftover in either, NaN or large, is still multiplied by 0.",
+)
 def buffer_values_only(query, key, value, mask):
     """Empty the values; hidden scores are replaced anyway."""
     return _attend(query, key, value.masked_fill(_unseen(mask), 0.0), mask, _no_key(mask))
 
 
+@mistake(
+    "the lowest number in a buffer",
+    rejected_by="a query with no slot gives zeros",
+    cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
+)
 def buffer_lowest_number(query, key, value, mask):
     """The dtype's lowest number for -inf."""
     key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
@@ -569,12 +568,22 @@ def buffer_lowest_number(query, key, value, mask):
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) @ value
 
 
+@mistake(
+    "a buffer row of NaN",
+    rejected_by="a query with no slot gives zeros",
+    cause="The softmax of nothing but -inf is 0/0.",
+)
 def buffer_empty_is_nan(query, key, value, mask):
     """Clean slots, and no care for empty rows."""
     key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
     return _attend(query, key, value, mask)
 
 
+@mistake(
+    "exponentials that do not fit",
+    rejected_by="scores far from 0",
+    cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
+)
 def buffer_exponentials(query, key, value, mask):
     """Exponentials of the scores as they are."""
     key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
@@ -583,6 +592,11 @@ def buffer_exponentials(query, key, value, mask):
     return exponentials / total.masked_fill(_no_key(mask), 1.0) @ value
 
 
+@mistake(
+    "slots emptied for everybody",
+    rejected_by="equals the reference",
+    cause="A slot that is hidden from one query is emptied for the others, too.",
+)
 def buffer_emptied_for_all(query, key, value, mask):
     """Empty what is hidden from any query."""
     hidden = ~mask.all(-2).unsqueeze(-1)
@@ -590,6 +604,11 @@ def buffer_emptied_for_all(query, key, value, mask):
     return _attend(query, key, value, mask, _no_key(mask))
 
 
+@mistake(
+    "the caller's buffer emptied",
+    rejected_by="the inputs stay as they were",
+    cause="masked_fill_ with an underscore changes its tensor.",
+)
 def buffer_emptied_in_place(query, key, value, mask):
     """Empty the caller's buffers."""
     for buffer in (key, value):
@@ -597,8 +616,7 @@ def buffer_emptied_in_place(query, key, value, mask):
     return _attend(query, key, value, mask, _no_key(mask))
 
 
-def _buffer_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _buffer_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, mask, heads, widths, *, batch=None, length=None, left=(), dtype=torch.float64):
         mask = np.asarray(mask, dtype=bool)
@@ -710,8 +728,6 @@ BUFFER_ATTENTION = Spec(
     baseline=_clean,
     cases=_buffer_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "leftovers are not read",
             "A slot that no query may see must not change the answer, whatever it holds.",
@@ -737,59 +753,10 @@ BUFFER_ATTENTION = Spec(
             "back.",
             _gradients,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "leftovers times zero", buffer_read, "leftovers are not read",
-            symptom="NaN for a buffer that was never written, and only sometimes.",
-            cause="The weight of a hidden slot is 0, and 0 x NaN is NaN in the sum over the values.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the answer wiped", buffer_answer_wiped, "leftovers are not read",
-            symptom="Zeros for queries that have words to read.",
-            cause="NaN is replaced in the answer, where it has spread to everything already.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "leftovers on the way back", buffer_values_only, "the gradients are finite",
-            symptom="The answer is right; training stops with NaN in the gradient of the query.",
-            cause="The gradient of the query is a product with the keys, that of the weights one with the "
-            "values: a leftover in either, NaN or large, is still multiplied by 0.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the lowest number in a buffer", buffer_lowest_number,
-            "a query with no slot gives zeros",
-            symptom="A query without a slot reads the mean of all of them.",
-            cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
-            seen="pytorch issue 103963; d2l pull request 2423", chapter=4,
-        ),
-        Mutant(
-            "a buffer row of NaN", buffer_empty_is_nan, "a query with no slot gives zeros",
-            symptom="NaN for a query that may see nothing.",
-            cause="The softmax of nothing but -inf is 0/0.",
-            seen="pytorch issue 103963", chapter=4,
-        ),
-        Mutant(
-            "exponentials that do not fit", buffer_exponentials, "scores far from 0",
-            symptom="NaN for large scores, zeros for very low ones; in float16 that is soon.",
-            cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "slots emptied for everybody", buffer_emptied_for_all, "equals the reference",
-            symptom="Right while all queries see the same slots; wrong under a causal mask.",
-            cause="A slot that is hidden from one query is emptied for the others, too.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the caller's buffer emptied", buffer_emptied_in_place, "the inputs stay as they were",
-            symptom="The cache has lost what another mask would have shown.",
-            cause="masked_fill_ with an underscore changes its tensor.",
-            seen="made for this book", chapter=4,
-        ),
+    mutants=mistakes(
+        buffer_read, buffer_answer_wiped, buffer_values_only, buffer_lowest_number,
+        buffer_empty_is_nan, buffer_exponentials, buffer_emptied_for_all, buffer_emptied_in_place
     ),
     chapter=4,
     points=3,
@@ -843,37 +810,79 @@ def _with(query, key, value, mask, weights):
     return weights(scores, mask.expand(scores.shape)) @ value
 
 
+@mistake(
+    "weights cleared after the softmax",
+    rejected_by="the hunt",
+    symptom="The weights of what is allowed sum to less than 1.",
+    cause="The mask multiplies the weights.",
+)
 def masks_after_softmax(query, key, value, mask):
     """Hidden weights set to 0."""
     return _with(query, key, value, mask, lambda s, m: s.softmax(-1) * m)
 
 
+@mistake(
+    "-10,000 for minus infinity",
+    rejected_by="the hunt",
+    symptom="Right as long as all scores are of ordinary size.",
+    cause="10,000 is taken off a hidden score; a larger one is seen all the same.",
+)
 def adds_minus_10000(query, key, value, mask):
     """-10,000 added to what is hidden."""
     answer = _with(query, key, value, mask, lambda s, m: (s - 1e4 * ~m).softmax(-1))
     return answer.masked_fill(_no_key(mask), 0.0)
 
 
+@mistake(
+    "0/0 in an empty row",
+    rejected_by="the hunt",
+    symptom="A query that may see nothing answers NaN.",
+    cause="The softmax of nothing but -inf.",
+)
 def empties_to_nan(query, key, value, mask):
     """No care for empty rows."""
     return _attend(query, key, value, mask)
 
 
+@mistake(
+    "sample 0 decides for all",
+    rejected_by="the hunt",
+    symptom="Right for one sample; in a batch others get its padding.",
+    cause="mask[:1], broadcast over the batch.",
+)
 def first_sample_for_all(query, key, value, mask):
     """The mask of sample 0 for every sample."""
     return right_formula(query, key, value, mask.expand(*query.shape[:3], key.shape[2])[:1])
 
 
+@mistake(
+    "head 0 decides for all",
+    rejected_by="the hunt",
+    symptom="Right while all heads have one mask.",
+    cause="mask[:, :1], broadcast over the heads.",
+)
 def first_head_for_all(query, key, value, mask):
     """The mask of head 0 for every head."""
     return right_formula(query, key, value, mask.expand(*query.shape[:3], key.shape[2])[:, :1])
 
 
+@mistake(
+    "the mask squeezed",
+    rejected_by="the hunt",
+    symptom="Right for a mask of full size; not for one row that all queries of a sample share.",
+    cause="squeeze() drops all axes of size 1, and the axes that are left move to the right.",
+)
 def mask_squeezed(query, key, value, mask):
     """The mask without its axes of size 1."""
     return right_formula(query, key, value, mask.squeeze())
 
 
+@mistake(
+    "the mask repeated",
+    rejected_by="the hunt",
+    symptom="Right with one head, with one sample, and where all heads have one mask.",
+    cause="Head masks for all samples are repeated 0 0 1 1 where 0 1 0 1 is meant.",
+)
 def mask_repeated(query, key, value, mask):
     """Samples and heads joined to one axis, the mask's rows repeated to fit."""
     flat = mask.flatten(0, 1)
@@ -882,6 +891,12 @@ def mask_repeated(query, key, value, mask):
     return right_formula(query, key, value, flat.unflatten(0, query.shape[:2]))
 
 
+@mistake(
+    "drowned by hidden keys",
+    rejected_by="the hunt",
+    symptom="Zeros where a hidden key has by far the largest score.",
+    cause="The softmax is taken over everything; what is left of the rest is 0.",
+)
 def drowned_by_the_hidden(query, key, value, mask):
     """Softmax of everything, hidden weights cleared, divided by what is left."""
 
@@ -893,12 +908,24 @@ def drowned_by_the_hidden(query, key, value, mask):
     return _with(query, key, value, mask, weights)
 
 
+@mistake(
+    "the scale of the values",
+    rejected_by="the hunt",
+    symptom="Right while values are as wide as keys.",
+    cause="The square root of the values' width, where queries and keys are summed over.",
+)
 def scaled_by_the_values(query, key, value, mask):
     """1/sqrt(dv)."""
     root = (query.shape[-1] / value.shape[-1]) ** 0.5
     return right_formula(query * root, key, value, mask)
 
 
+@mistake(
+    "what nobody sees set to 0",
+    rejected_by="the hunt",
+    symptom="Every answer is right; the caller's keys and values are no longer what they were.",
+    cause="masked_fill_ with an underscore works in place.",
+)
 def empties_the_hidden(query, key, value, mask):
     """What nobody sees is set to 0 afterwards."""
     answer = right_formula(query, key, value, mask)
@@ -922,67 +949,10 @@ HUNT = Hunt(
         "the library": right_library,
         "from the last key to the first": right_backwards,
     },
-    mutants=(
-        Mutant(
-            "weights cleared after the softmax", masks_after_softmax, "the hunt",
-            symptom="The weights of what is allowed sum to less than 1.",
-            cause="The mask multiplies the weights.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "-10,000 for minus infinity", adds_minus_10000, "the hunt",
-            symptom="Right as long as all scores are of ordinary size.",
-            cause="10,000 is taken off a hidden score; a larger one is seen all the same.",
-            seen="google-research/bert modeling.py", chapter=4,
-        ),
-        Mutant(
-            "0/0 in an empty row", empties_to_nan, "the hunt",
-            symptom="A query that may see nothing answers NaN.",
-            cause="The softmax of nothing but -inf.",
-            seen="pytorch issue 103963", chapter=4,
-        ),
-        Mutant(
-            "sample 0 decides for all", first_sample_for_all, "the hunt",
-            symptom="Right for one sample; in a batch others get its padding.",
-            cause="mask[:1], broadcast over the batch.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "head 0 decides for all", first_head_for_all, "the hunt",
-            symptom="Right while all heads have one mask.",
-            cause="mask[:, :1], broadcast over the heads.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the mask squeezed", mask_squeezed, "the hunt",
-            symptom="Right for a mask of full size; not for one row that all queries of a sample share.",
-            cause="squeeze() drops all axes of size 1, and the axes that are left move to the right.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the mask repeated", mask_repeated, "the hunt",
-            symptom="Right with one head, with one sample, and where all heads have one mask.",
-            cause="Head masks for all samples are repeated 0 0 1 1 where 0 1 0 1 is meant.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "drowned by hidden keys", drowned_by_the_hidden, "the hunt",
-            symptom="Zeros where a hidden key has by far the largest score.",
-            cause="The softmax is taken over everything; what is left of the rest is 0.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "the scale of the values", scaled_by_the_values, "the hunt",
-            symptom="Right while values are as wide as keys.",
-            cause="The square root of the values' width, where queries and keys are summed over.",
-            seen="made for this book", chapter=4,
-        ),
-        Mutant(
-            "what nobody sees set to 0", empties_the_hidden, "the hunt",
-            symptom="Every answer is right; the caller's keys and values are no longer what they were.",
-            cause="masked_fill_ with an underscore works in place.",
-            seen="made for this book", chapter=4,
-        ),
+    mutants=mistakes(
+        masks_after_softmax, adds_minus_10000, empties_to_nan, first_sample_for_all,
+        first_head_for_all, mask_squeezed, mask_repeated, drowned_by_the_hidden,
+        scaled_by_the_values, empties_the_hidden
     ),
     points=4,
     minutes=30,

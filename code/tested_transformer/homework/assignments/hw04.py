@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.multi_head.mutants import (
     CutStraight,
     EveryHthNumber,
@@ -21,6 +22,7 @@ from ...specs.multi_head.mutants import (
     SoftmaxOverHeads,
     WholeWidth,
 )
+from ...specs.spec import Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- Packed projections ---------------------------------------------------------------------------
@@ -35,35 +37,59 @@ def _repack_reference(packed, num_heads):
     return answer
 
 
+@mistake(
+    "packed once more",
+    rejected_by="the queries stand together",
+    cause="This is the way back: it takes three blocks and deals them out to the heads.",
+)
 def repacked_back(packed, num_heads):
     """From three blocks to heads: the way back."""
     return packed.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)
 
 
+@mistake(
+    "cut and not turned",
+    rejected_by="the queries stand together",
+    cause="The axes (H, 3, d) are cut and joined without changing places.",
+)
 def repacked_not_at_all(packed, num_heads):
     """Cut and joined, and not turned."""
     return packed.unflatten(0, (num_heads, 3, -1)).flatten(0, 2)
 
 
+@mistake(
+    "every third row",
+    rejected_by="the queries stand together",
+    cause="Queries, keys and values are taken row by row; they alternate in runs of d rows.",
+)
 def repacked_by_threes(packed, num_heads):
     """Every third row."""
     return packed.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
 
 
+@mistake(
+    "heads inside numbers",
+    rejected_by="the queries stand together",
+    cause="Each block has number 0 of all heads first, then number 1 of all heads.",
+)
 def repacked_within_heads(packed, num_heads):
     """The order of the parts in each head is right; that of the heads is lost."""
     parts = packed.unflatten(0, (num_heads, 3, -1))
     return parts.transpose(0, 1).transpose(1, 2).flatten(0, 2)
 
 
+@mistake(
+    "a matrix and no bias",
+    rejected_by="IndexError",
+    cause="The second axis is asked for; a bias has none.",
+)
 def repacked_matrices_only(packed, num_heads):
     """A matrix is expected; a bias has one axis."""
     width = packed.shape[1]
     return packed.reshape(num_heads, 3, -1, width).transpose(0, 1).reshape(-1, width)
 
 
-def _repack_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _repack_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, num_heads, d, *rest) -> Case:
         packed = rng.normal(size=(3 * num_heads * d, *rest))
@@ -100,38 +126,10 @@ REPACK = Spec(
     required=("packed", "num_heads"),
     reference=_repack_reference,
     cases=_repack_cases,
-    checks=(SHAPE, UNTOUCHED, _third(0, "queries"), _third(1, "keys"), _third(2, "values"), EQUAL),
-    mutants=(
-        Mutant(
-            "packed once more", repacked_back, "the queries stand together",
-            symptom="Right with three heads, and with no other number but one.",
-            cause="This is the way back: it takes three blocks and deals them out to the heads.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "cut and not turned", repacked_not_at_all, "the queries stand together",
-            symptom="The rows are where they were; a layer that expects blocks computes nonsense.",
-            cause="The axes (H, 3, d) are cut and joined without changing places.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "every third row", repacked_by_threes, "the queries stand together",
-            symptom="Right with heads of width 1.",
-            cause="Queries, keys and values are taken row by row; they alternate in runs of d rows.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "heads inside numbers", repacked_within_heads, "the queries stand together",
-            symptom="Three right blocks, in each of which the heads are shuffled.",
-            cause="Each block has number 0 of all heads first, then number 1 of all heads.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "a matrix and no bias", repacked_matrices_only, "IndexError",
-            symptom="Works for the weight and raises for the bias.",
-            cause="The second axis is asked for; a bias has none.",
-            seen="made for this book", chapter=5,
-        ),
+    checks=(_third(0, "queries"), _third(1, "keys"), _third(2, "values")),
+    mutants=mistakes(
+        repacked_back, repacked_not_at_all, repacked_by_threes, repacked_within_heads,
+        repacked_matrices_only
     ),
     chapter=5,
     points=2,
@@ -154,33 +152,57 @@ def _grouped(weight, num_heads, num_groups):
     return weight.unflatten(1, (num_groups, num_heads // num_groups, -1)).mean(2).flatten(1)
 
 
+@mistake(
+    "groups of every G-th head",
+    rejected_by="heads that are alike stay as they are",
+    cause="Heads that stand G apart are put into one group.",
+)
 def grouped_with_strides(weight, num_heads, num_groups):
     """Heads g, g + G, g + 2 G ... for group g."""
     return weight.unflatten(1, (num_heads // num_groups, num_groups, -1)).mean(1).flatten(1)
 
 
+@mistake(
+    "the sum of a group",
+    rejected_by="heads that are alike stay as they are",
+    cause="The heads of a group are added up and not divided.",
+)
 def grouped_by_sums(weight, num_heads, num_groups):
     """Added up."""
     return weight.unflatten(1, (num_groups, num_heads // num_groups, -1)).sum(2).flatten(1)
 
 
+@mistake(
+    "the first of a group for all",
+    rejected_by="every head counts",
+    cause="One head of each group is kept; the mean was asked for.",
+)
 def grouped_by_the_first(weight, num_heads, num_groups):
     """The first head of each group for all."""
     return weight.unflatten(1, (num_groups, num_heads // num_groups, -1))[:, :, 0].flatten(1)
 
 
+@mistake(
+    "neighboring numbers for neighboring heads",
+    rejected_by="heads that are alike stay as they are",
+    cause="The mean is taken over columns of one head.",
+)
 def grouped_neighboring_numbers(weight, num_heads, num_groups):
     """The mean of neighboring columns."""
     return weight.unflatten(1, (-1, num_heads // num_groups)).mean(2)
 
 
+@mistake(
+    "rows of the projection grouped",
+    rejected_by="the right shape and dtype",
+    cause="The heads are cut from the rows; this matrix multiplies from the right.",
+)
 def grouped_rows(weight, num_heads, num_groups):
     """Rows for columns."""
     return weight.unflatten(0, (num_groups, num_heads // num_groups, -1)).mean(1).flatten(0, 1)
 
 
-def _grouped_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _grouped_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(rows, num_heads, num_groups, d) -> Case:
         sizes = {"num_heads": num_heads, "num_groups": num_groups}
@@ -223,8 +245,6 @@ GROUP_HEADS = Spec(
     baseline=_grouped,
     cases=_grouped_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "heads that are alike stay as they are",
             "If all heads of a group are the same head, that head is the group's.",
@@ -235,40 +255,10 @@ GROUP_HEADS = Spec(
             "A mean over groups of equal size keeps the mean of all numbers: some head is left out.",
             _mean_stays,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "groups of every G-th head", grouped_with_strides, "heads that are alike stay as they are",
-            symptom="Right shapes; query heads read means of heads that belong to other groups.",
-            cause="Heads that stand G apart are put into one group.",
-            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
-        ),
-        Mutant(
-            "the sum of a group", grouped_by_sums, "heads that are alike stay as they are",
-            symptom="Scores H / G times too large.",
-            cause="The heads of a group are added up and not divided.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "the first of a group for all", grouped_by_the_first, "every head counts",
-            symptom="Most of what was learned is thrown away.",
-            cause="One head of each group is kept; the mean was asked for.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "neighboring numbers for neighboring heads", grouped_neighboring_numbers,
-            "heads that are alike stay as they are",
-            symptom="Right for heads of width 1.",
-            cause="The mean is taken over columns of one head.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "rows of the projection grouped", grouped_rows, "the right shape and dtype",
-            symptom="The input becomes narrower, not the keys.",
-            cause="The heads are cut from the rows; this matrix multiplies from the right.",
-            seen="made for this book", chapter=5,
-        ),
+    mutants=mistakes(
+        grouped_with_strides, grouped_by_sums, grouped_by_the_first, grouped_neighboring_numbers,
+        grouped_rows
     ),
     chapter=5,
     points=2,
@@ -298,39 +288,68 @@ def _one_bias(b_value, w_output, b_output, num_heads):
     return _spread(b_value, w_output, num_heads) @ w_output + b_output
 
 
+@mistake(
+    "the groups' biases in turn",
+    rejected_by="the layer stays the same",
+    cause="The biases stand group after group, over and over; which heads read a group?",
+)
 def one_bias_repeated(b_value, w_output, b_output, num_heads):
     """Groups 0 1 0 1 for 0 0 1 1."""
     return b_value.repeat(len(w_output) // len(b_value)) @ w_output + b_output
 
 
+@mistake(
+    "the old output bias lost",
+    rejected_by="without a value bias nothing changes",
+    cause="The new bias replaces the old one; both are needed.",
+)
 def one_bias_alone(b_value, w_output, b_output, num_heads):
     """The old bias of the output is lost."""
     return _spread(b_value, w_output, num_heads) @ w_output
 
 
+@mistake(
+    "two biases added up",
+    rejected_by="the layer stays the same",
+    cause="Between the two biases stands the output layer.",
+)
 def one_bias_added(b_value, w_output, b_output, num_heads):
     """Added up, as if the output layer were not between them."""
     spread = _spread(b_value, w_output, num_heads)
     return spread + b_output if len(spread) == len(b_output) else b_output
 
 
+@mistake(
+    "the output layer turned",
+    rejected_by="RuntimeError",
+    cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
+)
 def one_bias_transposed(b_value, w_output, b_output, num_heads):
     """Columns for rows."""
     return _spread(b_value, w_output, num_heads) @ w_output.T + b_output
 
 
+@mistake(
+    "each group counted once",
+    rejected_by="the layer stays the same",
+    cause="Only the rows of the first G heads are used.",
+)
 def one_bias_of_the_first(b_value, w_output, b_output, num_heads):
     """Each group counted once."""
     return b_value @ w_output[: len(b_value)] + b_output
 
 
+@mistake(
+    "a bias shared out among the heads",
+    rejected_by="the layer stays the same",
+    cause="Heads are put side by side, not averaged: each adds its whole bias.",
+)
 def one_bias_shared_out(b_value, w_output, b_output, num_heads):
     """Divided by the number of heads."""
     return _spread(b_value, w_output, num_heads) @ w_output / num_heads + b_output
 
 
-def _one_bias_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _one_bias_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(width, num_heads, num_groups, d) -> Case:
         draw = {
@@ -379,8 +398,6 @@ ONE_BIAS = Spec(
     baseline=_one_bias,
     cases=_one_bias_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "without a value bias nothing changes",
             "If the values' bias is zero, the old output bias is the answer.",
@@ -396,45 +413,10 @@ ONE_BIAS = Spec(
             "With your bias and none on the values, some output differs from that of the old layer.",
             _layer_stays,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the groups' biases in turn", one_bias_repeated, "the layer stays the same",
-            symptom="Right with as many groups as heads, and with one group.",
-            cause="The biases stand group after group, over and over; which heads read a group?",
-            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
-        ),
-        Mutant(
-            "the old output bias lost", one_bias_alone, "without a value bias nothing changes",
-            symptom="All outputs are shifted.",
-            cause="The new bias replaces the old one; both are needed.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "two biases added up", one_bias_added, "the layer stays the same",
-            symptom="Outputs shifted by a vector that only training could repair.",
-            cause="Between the two biases stands the output layer.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "the output layer turned", one_bias_transposed, "RuntimeError",
-            symptom="Raises unless H d = D; then it is wrong without a word.",
-            cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "each group counted once", one_bias_of_the_first, "the layer stays the same",
-            symptom="Right with as many groups as heads.",
-            cause="Only the rows of the first G heads are used.",
-            seen="made for this book", chapter=5,
-        ),
-        Mutant(
-            "a bias shared out among the heads", one_bias_shared_out, "the layer stays the same",
-            symptom="The shift is H times too small.",
-            cause="Heads are put side by side, not averaged: each adds its whole bias.",
-            seen="made for this book", chapter=5,
-        ),
+    mutants=mistakes(
+        one_bias_repeated, one_bias_alone, one_bias_added, one_bias_transposed,
+        one_bias_of_the_first, one_bias_shared_out
     ),
     chapter=5,
     points=2,
@@ -490,6 +472,11 @@ def _plain_softmax(scores: Tensor) -> Tensor:
     return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
+@mistake(
+    "the step writes into the buffer",
+    rejected_by="the inputs stay as they were",
+    cause="The new key and value are stored in the caller's buffers.",
+)
 def step_written_in_place(x, keys, values, lengths, *matrices_and_heads):
     """Store the new key and value where they belong, if there is room."""
     answer = _step(x, keys, values, lengths, *matrices_and_heads)
@@ -510,8 +497,7 @@ longest_for_all = partial(
 )
 
 
-def _decode_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _decode_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, slots, num_heads, groups, d, width, leftovers=1.0) -> Case:
         batch = len(lengths)
@@ -610,8 +596,6 @@ NEXT_TOKEN = Spec(
     baseline=_step,
     cases=_decode_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "free slots are not read",
             "Sample b has lengths[b] keys in the buffer; what stands behind them is not its own.",
@@ -638,58 +622,40 @@ NEXT_TOKEN = Spec(
             _far,
             when=lambda case: case.label == FAR,
         ),
-        EQUAL,
     ),
-    mutants=(
+    mutants=mistakes(
         Mutant(
             "every G-th head shares", every_gth_head,
-            "neighboring heads share a key head",
-            symptom="Right with one group, and with as many groups as heads.",
+            rejected_by="neighboring heads share a key head",
             cause="Query heads that stand G apart read the same key head.",
-            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
         ),
         Mutant(
-            "a step with the scale of all heads", scale_of_all_heads, "equals the reference",
-            symptom="Weights flatter than those of training.",
+            "a step with the scale of all heads", scale_of_all_heads,
+            rejected_by="equals the reference",
             cause="1/sqrt(H d), where a head sums d products.",
-            seen="source notes, 001:1562", chapter=5,
         ),
         Mutant(
-            "the width of x in the scale", scale_of_the_width, "equals the reference",
-            symptom="Right while H d = D.",
+            "the width of x in the scale", scale_of_the_width, rejected_by="equals the reference",
             cause="The scale is made from D / H. How many products does a head sum?",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "exponentials that do not fit in a step", without_maximum, "scores far from 0",
-            symptom="NaN for large scores, and 0/0 for very low ones.",
+            "exponentials that do not fit in a step", without_maximum,
+            rejected_by="scores far from 0",
             cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "a token that does not see itself", not_itself, "a token sees itself",
-            symptom="NaN for the first token; each later one is written without its own word.",
+            "a token that does not see itself", not_itself, rejected_by="a token sees itself",
             cause="Only the buffer is read, to which the new token does not belong yet.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "one free slot read", one_slot_more, "free slots are not read",
-            symptom="A leftover of another text in every step.",
+            "one free slot read", one_slot_more, rejected_by="free slots are not read",
             cause="The first free slot is taken for one in use.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "the longest length for all", longest_for_all, "free slots are not read",
-            symptom="Right for one sample; in a batch the short ones read leftovers.",
+            "the longest length for all", longest_for_all, rejected_by="free slots are not read",
             cause="Every sample reads as many slots as the longest one has in use.",
-            seen="made for this book", chapter=5,
         ),
-        Mutant(
-            "the step writes into the buffer", step_written_in_place, "the inputs stay as they were",
-            symptom="Asking twice for the same step gives a cache with a key too many.",
-            cause="The new key and value are stored in the caller's buffers.",
-            seen="made for this book", chapter=5,
-        ),
+        step_written_in_place,
     ),
     chapter=5,
     points=3,
@@ -809,65 +775,55 @@ HUNT = Hunt(
     },
     mutants=(
         Mutant(
-            "cut straight", OnTrial(CutStraight()), "the hunt",
+            "cut straight", OnTrial(CutStraight()), rejected_by="the hunt",
             symptom="A head holds whole tokens, or pieces of a few.",
             cause="reshape(B, H, L, d) in place of reshape(B, L, H, d).transpose(1, 2).",
-            seen="source notes, 001:826", chapter=5,
         ),
         Mutant(
-            "joined straight", OnTrial(JoinedStraight()), "the hunt",
+            "joined straight", OnTrial(JoinedStraight()), rejected_by="the hunt",
             symptom="Each output mixes places that depend on the length.",
             cause="The axes (B, H, L, d) are joined without turning back.",
-            seen="meta-pytorch/opacus pull request 825", chapter=5,
         ),
         Mutant(
-            "numbers dealt out", OnTrial(EveryHthNumber()), "the hunt",
+            "numbers dealt out", OnTrial(EveryHthNumber()), rejected_by="the hunt",
             symptom="Trains well; trained weights from elsewhere give nonsense.",
             cause="The width is cut into (d, H) where (H, d) is meant.",
-            seen="source notes, 001:1369", chapter=5,
         ),
         Mutant(
-            "the scale of all heads", OnTrial(WholeWidth()), "the hunt",
+            "the scale of all heads", OnTrial(WholeWidth()), rejected_by="the hunt",
             symptom="Right for one head; flatter weights with several.",
             cause="1/sqrt(H d), where a head sums d products.",
-            seen="source notes, 001:1562", chapter=5,
         ),
         Mutant(
-            "the width of a head guessed", OnTrial(WidthGuessed()), "the hunt",
+            "the width of a head guessed", OnTrial(WidthGuessed()), rejected_by="the hunt",
             symptom="Right while H d = D.",
             cause="The scale is made from D / H, where a head has d numbers.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "heads that compete", OnTrial(SoftmaxOverHeads()), "the hunt",
+            "heads that compete", OnTrial(SoftmaxOverHeads()), rejected_by="the hunt",
             symptom="Rows sum to anything.",
             cause="softmax(dim=1) runs over the heads.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "a mask repeated head by head", OnTrial(HeadMajorMask()), "the hunt",
+            "a mask repeated head by head", OnTrial(HeadMajorMask()), rejected_by="the hunt",
             symptom="Right for a mask with an axis for the heads; with one mask for all heads, the samples of "
             "a batch get each other's.",
             cause="repeat gives samples 0 1 0 1 where 0 0 1 1 is meant.",
-            seen="source notes, 001:830", chapter=5,
         ),
         Mutant(
-            "the mask of head 0", OnTrial(MaskOfHeadZero()), "the hunt",
+            "the mask of head 0", OnTrial(MaskOfHeadZero()), rejected_by="the hunt",
             symptom="Right while all heads have one mask.",
             cause="mask[:, :1], broadcast over the heads.",
-            seen="made for this book", chapter=5,
         ),
         Mutant(
-            "groups in turn", OnTrial(GroupsInTurn()), "the hunt",
+            "groups in turn", OnTrial(GroupsInTurn()), rejected_by="the hunt",
             symptom="Right with one group, and with as many groups as heads.",
             cause="repeat where repeat_interleave is meant: head h reads key head h mod G.",
-            seen="fkodom/grouped-query-attention-pytorch issue 5", chapter=5,
         ),
         Mutant(
-            "the output layer transposed", OnTrial(OutputTurned()), "the hunt",
+            "the output layer transposed", OnTrial(OutputTurned()), rejected_by="the hunt",
             symptom="Raises unless H d = D; then every output is wrong.",
             cause="w_output.T, the form in which nn.Linear keeps its matrix.",
-            seen="made for this book", chapter=5,
         ),
     ),
     points=4,

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from ... import reference
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.positions.mutants import (
     ClippedOneShort,
     FromTheTopLeft,
     RelativeFormula,
     SignReversed,
 )
+from ...specs.spec import EQUAL, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- 5.1: alike by distance -----------------------------------------------------------------------
@@ -44,40 +46,74 @@ def plain_similarity(distances, d_model):
     return (distances[..., None] * _hands(d_model)).cos().mean(-1).float()
 
 
+@mistake(
+    "not divided by the lengths",
+    rejected_by="a position is wholly alike to itself",
+    cause="The cosine of an angle is the dot product divided by both lengths.",
+)
 def not_divided(distances, d_model):
     return (distances[..., None] * _hands(d_model)).cos().sum(-1).float()
 
 
+@mistake(
+    "divided by the width",
+    rejected_by="a position is wholly alike to itself",
+    cause="A row of D numbers has D/2 pairs, and each pair has length 1.",
+)
 def divided_by_the_width(distances, d_model):
     return not_divided(distances, d_model) / d_model
 
 
+@mistake(
+    "sines compared as well",
+    rejected_by="left is as far as right",
+    cause="sin a sin b + cos a cos b is one cosine of a - b; no sine is left over.",
+)
 def sines_compared(distances, d_model):
     angles = distances[..., None] * _hands(d_model)
     return (angles.cos() + angles.sin()).mean(-1).float()
 
 
+@mistake(
+    "a speed for each column",
+    rejected_by="equals the reference",
+    cause="There are D/2 speeds, one a pair, not D.",
+)
 def a_speed_for_each_column(distances, d_model):
     speeds = 10000.0 ** (-torch.arange(d_model, dtype=torch.float64) / d_model)
     return (distances[..., None] * speeds).cos().mean(-1).float()
 
 
+@mistake(
+    "the exponent doubled",
+    rejected_by="equals the reference",
+    cause="arange(0, D, 2) is 2i already: 2 * arange(0, D, 2) doubles it once more.",
+)
 def exponent_doubled(distances, d_model):
     return (distances[..., None] * _hands(d_model) ** 2).cos().mean(-1).float()
 
 
+@mistake(
+    "the last pair at the base",
+    rejected_by="equals the reference",
+    cause="The exponent is i over D/2, not over D/2 - 1: it never gets to 1.",
+)
 def ends_at_the_base(distances, d_model):
     pairs = torch.arange(d_model // 2, dtype=torch.float64)
     speeds = 10000.0 ** (-pairs / max(d_model // 2 - 1, 1))
     return (distances[..., None] * speeds).cos().mean(-1).float()
 
 
+@mistake(
+    "angles in float32",
+    rejected_by="equals the reference",
+    cause="A cosine needs the last digits of its angle, and float32 has only seven in all.",
+)
 def angles_in_float32(distances, d_model):
     return (distances[..., None].float() * _hands(d_model, torch.float32)).cos().mean(-1)
 
 
-def _similarity_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _similarity_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, distances, d_model) -> Case:
         return Case(label, {"distances": np.asarray(distances), "d_model": d_model}, torch.float32)
@@ -113,8 +149,6 @@ SIMILARITY = Spec(
     baseline=plain_similarity,
     cases=_similarity_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a position is wholly alike to itself",
             "At distance 0 the two vectors are the same: the angle is 0 and its cosine 1.",
@@ -125,51 +159,10 @@ SIMILARITY = Spec(
             "Distance k and distance -k name the same pair of positions, seen from either end.",
             _both_sides,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "not divided by the lengths", not_divided, "a position is wholly alike to itself",
-            symptom="D/2 at distance 0, where a cosine is at most 1.",
-            cause="The cosine of an angle is the dot product divided by both lengths.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "divided by the width", divided_by_the_width, "a position is wholly alike to itself",
-            symptom="1/2 at distance 0.",
-            cause="A row of D numbers has D/2 pairs, and each pair has length 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "sines compared as well", sines_compared, "left is as far as right",
-            symptom="Another answer for -k than for k.",
-            cause="sin a sin b + cos a cos b is one cosine of a - b; no sine is left over.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "a speed for each column", a_speed_for_each_column, "equals the reference",
-            symptom="Right at distance 0, and drifts away from there.",
-            cause="There are D/2 speeds, one a pair, not D.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the exponent doubled", exponent_doubled, "equals the reference",
-            symptom="Right for one pair; with more, all but the first turn too slowly.",
-            cause="arange(0, D, 2) is 2i already: 2 * arange(0, D, 2) doubles it once more.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the last pair at the base", ends_at_the_base, "equals the reference",
-            symptom="The slowest hand turns at 1/10000, and every hand but the first is a little slow.",
-            cause="The exponent is i over D/2, not over D/2 - 1: it never gets to 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "angles in float32", angles_in_float32, "equals the reference",
-            symptom="Right for near positions, noise for far ones.",
-            cause="A cosine needs the last digits of its angle, and float32 has only seven in all.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        not_divided, divided_by_the_width, sines_compared, a_speed_for_each_column,
+        exponent_doubled, ends_at_the_base, angles_in_float32
     ),
     chapter=6,
     points=2,
@@ -203,39 +196,74 @@ def plain_stretch(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float64))
 
 
+@mistake(
+    "the nearest row",
+    rejected_by="even steps stay even",
+    cause="Places between two rows are rounded to one of them.",
+)
 def nearest_row(table, length):
     places = torch.linspace(0, len(table) - 1, length, dtype=torch.float64)
     return table[places.round().long()]
 
 
+@mistake(
+    "rows counted for gaps",
+    rejected_by="the ends stay",
+    cause="N rows have N - 1 gaps between them, and so do the new ones.",
+)
 def rows_for_gaps(table, length):
     return _between(table, torch.arange(length, dtype=torch.float64) * (len(table) / length))
 
 
+@mistake(
+    "rows taken for cells",
+    rejected_by="the ends stay",
+    cause="Half a step at each end, as for the pixels of a picture (align_corners=False).",
+)
 def centers_aligned(table, length):
     places = (torch.arange(length, dtype=torch.float64) + 0.5) * (len(table) / length) - 0.5
     return _between(table, places.clamp(0, len(table) - 1))
 
 
+@mistake(
+    "the last row repeated",
+    rejected_by="the ends stay",
+    cause="The table is continued, not stretched.",
+)
 def last_row_repeated(table, length):
     return table[torch.arange(length).clamp(max=len(table) - 1)]
 
 
+@mistake(
+    "a length of 1 forgotten",
+    rejected_by="ZeroDivisionError",
+    cause="One row has no gap to divide by.",
+)
 def one_row_forgotten(table, length):
     step = (len(table) - 1) / (length - 1)
     return _between(table, torch.arange(length, dtype=torch.float64) * step)
 
 
+@mistake(
+    "places in float32",
+    rejected_by="equals the reference",
+    cause="The places are made in torch's default dtype, whatever the table has.",
+)
 def places_in_float32(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float32))
 
 
+@mistake(
+    "places in the table's dtype",
+    rejected_by="equals the reference",
+    cause="A place such as 47.58 has digits before the point, which a table's numbers have not: "
+    "float16 knows it to 1/32 only.",
+)
 def places_in_the_tables_dtype(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=table.dtype))
 
 
-def _stretch_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _stretch_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, width, length, dtype=torch.float64) -> Case:
         return Case(label, {"table": rng.normal(size=(rows, width)), "length": length}, dtype)
@@ -283,8 +311,6 @@ STRETCH = Spec(
     baseline=plain_stretch,
     cases=_stretch_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the ends stay",
             "The first new row is the first old one, and the last is the last.",
@@ -299,52 +325,10 @@ STRETCH = Spec(
                 and min(case.arguments["length"], len(case.arguments["table"])) > 1
             ),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the nearest row", nearest_row, "even steps stay even",
-            symptom="Neighbors share a vector: the model can not tell them apart.",
-            cause="Places between two rows are rounded to one of them.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "rows counted for gaps", rows_for_gaps, "the ends stay",
-            symptom="The last rows are all alike.",
-            cause="N rows have N - 1 gaps between them, and so do the new ones.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "rows taken for cells", centers_aligned, "the ends stay",
-            symptom="The ends are flat: two or more rows are the first row.",
-            cause="Half a step at each end, as for the pixels of a picture (align_corners=False).",
-            seen="torch.nn.functional.interpolate, its default", chapter=6,
-        ),
-        Mutant(
-            "the last row repeated", last_row_repeated, "the ends stay",
-            symptom="All new positions are one and the same.",
-            cause="The table is continued, not stretched.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "a length of 1 forgotten", one_row_forgotten, "ZeroDivisionError",
-            symptom="ZeroDivisionError for a text of one token.",
-            cause="One row has no gap to divide by.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places in float32", places_in_float32, "equals the reference",
-            symptom="A table in float64 is right to seven digits only.",
-            cause="The places are made in torch's default dtype, whatever the table has.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "places in the table's dtype", places_in_the_tables_dtype, "equals the reference",
-            symptom="Right for short tables; in a long one in half precision, rows from elsewhere.",
-            cause="A place such as 47.58 has digits before the point, which a table's numbers have not: "
-            "float16 knows it to 1/32 only.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        nearest_row, rows_for_gaps, centers_aligned, last_row_repeated, one_row_forgotten,
+        places_in_float32, places_in_the_tables_dtype
     ),
     chapter=6,
     points=2,
@@ -381,22 +365,42 @@ def plain_table_gradient(gradient, max_distance):
     return torch.autograd.grad((table[:, rows] * gradient).sum(), table)[0]
 
 
+@mistake(
+    "far pairs dropped",
+    rejected_by="nothing is lost",
+    cause="All distances beyond K have read the outer row too.",
+)
 def far_pairs_dropped(gradient, max_distance):
     rows = RelativeFormula().distances(*gradient.shape[2:]) + max_distance
     return _collected(gradient, rows, 2 * max_distance + 1)
 
 
+@mistake(
+    "the mean of what a row gets",
+    rejected_by="nothing is lost",
+    cause="A number that is used many times gets the sum of the gradients.",
+)
 def means_of_rows(gradient, max_distance):
     rows = _rows(*gradient.shape[2:], max_distance) + max_distance
     count = torch.bincount(rows.flatten(), minlength=2 * max_distance + 1).clamp(min=1)
     return _collected(gradient, rows, 2 * max_distance + 1) / (count * len(gradient))
 
 
+@mistake(
+    "the sides exchanged",
+    rejected_by="equals the reference",
+    cause="p - j in place of j - p.",
+)
 def sides_exchanged(gradient, max_distance):
     rows = max_distance - _rows(*gradient.shape[2:], max_distance)
     return _collected(gradient, rows, 2 * max_distance + 1)
 
 
+@mistake(
+    "more queries than keys forgotten",
+    rejected_by="distance 0 is the middle",
+    cause="S - L may be negative: the first queries then stand before every key.",
+)
 def more_queries_forgotten(gradient, max_distance):
     length, keys = gradient.shape[2:]
     places = torch.arange(length) + max(keys - length, 0)
@@ -405,6 +409,11 @@ def more_queries_forgotten(gradient, max_distance):
     return _collected(gradient, rows, 2 * max_distance + 1)
 
 
+@mistake(
+    "queries counted from 0",
+    rejected_by="distance 0 is the middle",
+    cause="The last query stands at the last key.",
+)
 def queries_from_zero(gradient, max_distance):
     length, keys = gradient.shape[2:]
     rows = torch.arange(keys) - torch.arange(length)[:, None]
@@ -412,17 +421,26 @@ def queries_from_zero(gradient, max_distance):
     return _collected(gradient, rows, 2 * max_distance + 1)
 
 
+@mistake(
+    "only one sample learns",
+    rejected_by="nothing is lost",
+    cause="The samples share the table: the batch axis is summed over too.",
+)
 def one_sample_learns(gradient, max_distance):
     return plain_table_gradient(gradient[:1], max_distance)
 
 
+@mistake(
+    "heads taught together",
+    rejected_by="each head has its own row",
+    cause="The gradient is summed over the heads as well.",
+)
 def heads_share(gradient, max_distance):
     found = plain_table_gradient(gradient, max_distance)
     return found.sum(0, keepdim=True).expand_as(found)
 
 
-def _gradient_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gradient_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, clip, dtype=torch.float64) -> Case:
         return Case(label, {"gradient": rng.normal(size=shape), "max_distance": clip}, dtype)
@@ -480,8 +498,6 @@ TABLE_GRADIENT = Spec(
     baseline=plain_table_gradient,
     cases=_gradient_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "each head has its own row",
             "The scores of one head read one row of the table: no other row may learn from them.",
@@ -498,51 +514,10 @@ TABLE_GRADIENT = Spec(
             "A query's own key has distance 0, row K. Query i stands at place i + S - L.",
             _own_row,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "far pairs dropped", far_pairs_dropped, "nothing is lost",
-            symptom="The outer rows learn from the distance K alone.",
-            cause="All distances beyond K have read the outer row too.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the mean of what a row gets", means_of_rows, "nothing is lost",
-            symptom="Rows learn more slowly the more often they are used.",
-            cause="A number that is used many times gets the sum of the gradients.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "only one sample learns", one_sample_learns, "nothing is lost",
-            symptom="All samples but the first are ignored.",
-            cause="The samples share the table: the batch axis is summed over too.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "queries counted from 0", queries_from_zero, "distance 0 is the middle",
-            symptom="Right for whole sequences, wrong where there are more keys than queries.",
-            cause="The last query stands at the last key.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "more queries than keys forgotten", more_queries_forgotten, "distance 0 is the middle",
-            symptom="Right with a cache, wrong where the queries are the longer side.",
-            cause="S - L may be negative: the first queries then stand before every key.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the sides exchanged", sides_exchanged, "equals the reference",
-            symptom="What was learned on the left is written on the right.",
-            cause="p - j in place of j - p.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "heads taught together", heads_share, "each head has its own row",
-            symptom="All heads get the same biases.",
-            cause="The gradient is summed over the heads as well.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        far_pairs_dropped, means_of_rows, one_sample_learns, queries_from_zero,
+        more_queries_forgotten, sides_exchanged, heads_share
     ),
     chapter=6,
     points=2,
@@ -607,8 +582,7 @@ def _rows_of(positions, d_model, base):
 TOP = ("position 0, every sine 0.01 too low", "the first positions, with noise")
 
 
-def _read_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _read_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_model, base, noise, dtype=torch.float64) -> Case:
         """Positions up to a third of the slowest turn."""
@@ -660,8 +634,6 @@ READ_POSITIONS = Spec(
     reference=_read_reference,
     cases=_read_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "right without noise",
             "Even if every number is exact, another position comes out.",
@@ -686,62 +658,45 @@ READ_POSITIONS = Spec(
             EQUAL.test,
             when=lambda case: case.dtype == torch.float32,
         ),
-        EQUAL,
     ),
     mutants=(
         Mutant(
-            "the slowest hand alone", slowest_hand_alone, "right with noise",
-            symptom="Right without noise; with it, wrong by a share of the longest wavelength.",
+            "the slowest hand alone", slowest_hand_alone, rejected_by="right with noise",
             cause="The slow hand tells roughly where; only the fast ones tell exactly.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "straight to the fastest hand", straight_to_the_fastest, "right with noise",
-            symptom="Right without noise; with it, a few turns of the fastest hand too many or too few.",
+            "straight to the fastest hand", straight_to_the_fastest, rejected_by="right with noise",
             cause="The slowest hand is too rough to count the turns of the fastest: go by the ones between.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "sine and cosine exchanged", from_the_other_axis, "right without noise",
-            symptom="Position 0 is a quarter of a turn away.",
+            "sine and cosine exchanged", from_the_other_axis, rejected_by="right without noise",
             cause="atan2 takes the sine first, and the hands start at cosine 1, sine 0.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "half of the dial", half_of_the_dial, "right without noise",
-            symptom="Right as long as no hand points down.",
+            "half of the dial", half_of_the_dial, rejected_by="right without noise",
             cause="The quotient is the same for opposite directions: atan knows half a turn, atan2 a whole one.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "whole turns cut off", turns_cut_off, "right without noise",
-            symptom="Often one turn of some hand too few.",
+            "whole turns cut off", turns_cut_off, rejected_by="right without noise",
             cause="The estimate may lie a little before or after: the nearest number of turns is right.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "angles from 0 to a whole turn", angles_from_zero, "right at the top of the dial",
-            symptom="Small positions become huge ones.",
+            "angles from 0 to a whole turn", angles_from_zero,
+            rejected_by="right at the top of the dial",
             cause="A slow hand just before the top stands at a little less than 0, not at a whole turn.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "read in float32", read_in_float32, "right without noise",
-            symptom="Far positions are off, more so the farther.",
+            "read in float32", read_in_float32, rejected_by="right without noise",
             cause="float32 has seven digits, these positions have up to thirteen.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "read in the vectors' dtype", read_in_the_vectors_dtype, "exact from float32 vectors",
-            symptom="Right for vectors in float64; from float32 ones, the last digits are wrong.",
+            "read in the vectors' dtype", read_in_the_vectors_dtype,
+            rejected_by="exact from float32 vectors",
             cause="Angles may be float32; turns and positions need float64.",
-            seen="made for this book", chapter=6,
         ),
         Mutant(
-            "cut, not rounded", cut_not_rounded, "right without noise",
-            symptom="One too few, about every second time.",
+            "cut, not rounded", cut_not_rounded, rejected_by="right without noise",
             cause="The fast hand is a little off to either side; 6.98 is 7.",
-            seen="made for this book", chapter=6,
         ),
     ),
     chapter=6,
@@ -794,48 +749,108 @@ def scores_row_by_row(query, key, table):
     return (total / math.sqrt(query.shape[-1])).to(query.dtype)
 
 
+@mistake(
+    "clipped one step short",
+    rejected_by="hunt",
+    symptom="The first and the last row of the table are never read.",
+    cause="Clipped to K - 1.",
+)
 class ClippedScoresOneShort(ClippedOneShort, RelativeScores):
     pass
 
 
+@mistake(
+    "the distance reversed",
+    rejected_by="hunt",
+    symptom="Left and right are exchanged.",
+    cause="p - j in place of j - p.",
+)
 class ScoresReversed(SignReversed, RelativeScores):
     pass
 
 
+@mistake(
+    "distances from the top left",
+    rejected_by="hunt",
+    symptom="With a cache each new token believes that it stands at 0.",
+    cause="Query i stands at i + S - L.",
+)
 class ScoresFromTheTopLeft(FromTheTopLeft, RelativeScores):
     pass
 
 
+@mistake(
+    "more queries than keys forgotten",
+    rejected_by="hunt",
+    symptom="Right with a cache, wrong where the queries are the longer side.",
+    cause="S - L may be negative: the first queries then stand before every key.",
+)
 class MoreQueriesThanKeys(RelativeScores):
     def distances(self, length, keys):
         start = max(keys - length, 0)
         return torch.arange(keys) - (torch.arange(length) + start)[:, None]
 
 
+@mistake(
+    "an axis counted from the front",
+    rejected_by="hunt",
+    symptom="Right for one sample, too large or too small for a batch.",
+    cause="query.shape[1] is d without a batch, and the length with one: shape[-1] is always d.",
+)
 class AxisFromTheFront(RelativeScores):
     def __call__(self, query, key, table):
         return super().__call__(query, key, table) * (query.shape[-1] / query.shape[1]) ** 0.5
 
 
+@mistake(
+    "the bias of the first sample",
+    rejected_by="hunt",
+    symptom="The scores of one sample depend on the sample that stands before it.",
+    cause="The products of queries and table are made once and used for the whole batch.",
+)
 class BiasOfTheFirstSample(RelativeScores):
     def bias(self, query, key, table, rows):
         first = query.reshape(-1, *query.shape[-2:])[0]
         return super().bias(first, key, table, rows)
 
 
+@mistake(
+    "no table for K = 0",
+    rejected_by="hunt",
+    symptom="A table of one row is ignored.",
+    cause="`if K:` is false for 0, and with K = 0 there is still one row, which all pairs read.",
+)
 class NoTableForK0(RelativeScores):
     def bias(self, query, key, table, rows):
         return super().bias(query, key, table, rows) * bool(len(table) // 2)
 
 
+@mistake(
+    "the queries' axis lost",
+    rejected_by="hunt",
+    symptom="For one new token the scores have an axis too few; compared loosely, they look right.",
+    cause="squeeze() removes the axis of the queries where its length is 1.",
+)
 def scores_squeezed(query, key, table):
     return RelativeScores()(query, key, table).squeeze(-2)
 
 
+@mistake(
+    "float32 inside",
+    rejected_by="hunt",
+    symptom="The dtype is right, half of the digits are not.",
+    cause="Inputs in float64 are rounded to float32 on the way.",
+)
 def scores_in_float32(query, key, table):
     return RelativeScores()(query.float(), key.float(), table.float()).to(query.dtype)
 
 
+@mistake(
+    "the query scaled in place",
+    rejected_by="hunt",
+    symptom="The scores are right, and the caller's tensor is another one afterwards.",
+    cause="query *= ... works in the tensor of the caller.",
+)
 def scores_that_scale_the_query(query, key, table):
     query *= query.shape[-1] ** -0.5
     return RelativeScores()(query, key, table) * query.shape[-1] ** 0.5
@@ -853,67 +868,17 @@ HUNT = Hunt(
         "split, then picked": scores_split,
         "row by row, in float64": scores_row_by_row,
     },
-    mutants=(
-        Mutant(
-            "clipped one step short", ClippedScoresOneShort(), "hunt",
-            symptom="The first and the last row of the table are never read.",
-            cause="Clipped to K - 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the distance reversed", ScoresReversed(), "hunt",
-            symptom="Left and right are exchanged.",
-            cause="p - j in place of j - p.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "distances from the top left", ScoresFromTheTopLeft(), "hunt",
-            symptom="With a cache each new token believes that it stands at 0.",
-            cause="Query i stands at i + S - L.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "more queries than keys forgotten", MoreQueriesThanKeys(), "hunt",
-            symptom="Right with a cache, wrong where the queries are the longer side.",
-            cause="S - L may be negative: the first queries then stand before every key.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "an axis counted from the front", AxisFromTheFront(), "hunt",
-            symptom="Right for one sample, too large or too small for a batch.",
-            cause="query.shape[1] is d without a batch, and the length with one: shape[-1] is always d.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the bias of the first sample", BiasOfTheFirstSample(), "hunt",
-            symptom="The scores of one sample depend on the sample that stands before it.",
-            cause="The products of queries and table are made once and used for the whole batch.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "no table for K = 0", NoTableForK0(), "hunt",
-            symptom="A table of one row is ignored.",
-            cause="`if K:` is false for 0, and with K = 0 there is still one row, which all pairs read.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the queries' axis lost", scores_squeezed, "hunt",
-            symptom="For one new token the scores have an axis too few; compared loosely, they look right.",
-            cause="squeeze() removes the axis of the queries where its length is 1.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "float32 inside", scores_in_float32, "hunt",
-            symptom="The dtype is right, half of the digits are not.",
-            cause="Inputs in float64 are rounded to float32 on the way.",
-            seen="made for this book", chapter=6,
-        ),
-        Mutant(
-            "the query scaled in place", scores_that_scale_the_query, "hunt",
-            symptom="The scores are right, and the caller's tensor is another one afterwards.",
-            cause="query *= ... works in the tensor of the caller.",
-            seen="made for this book", chapter=6,
-        ),
+    mutants=mistakes(
+        ClippedScoresOneShort,
+        ScoresReversed,
+        ScoresFromTheTopLeft,
+        MoreQueriesThanKeys,
+        AxisFromTheFront,
+        BiasOfTheFirstSample,
+        NoTableForK0,
+        scores_squeezed,
+        scores_in_float32,
+        scores_that_scale_the_query,
     ),
     points=4,
     minutes=30,

@@ -11,13 +11,15 @@ from torch.nn import functional
 
 from ... import reference
 from ...errors import argument_error
-from ...specs.judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
+from ...specs.compare import Problem, compare
+from ...specs.mistakes import mistake, mistakes
 from ...specs.norms.mutants import (
     eps_outside_the_root,
     plain_layer_norm,
     squared_in_half_precision,
     squares_first,
 )
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- 6.1: who is heard at the end -----------------------------------------------------------------
@@ -44,33 +46,62 @@ def plain_shares(norm_placement, num_sublayers, variance):
     return parts / parts.sum()
 
 
+@mistake(
+    "standard deviations for variances",
+    rejected_by="the shares make a whole",
+    cause="What is divided by the root of the sum has its variance divided by the sum.",
+)
 def deviations_shared(norm_placement, num_sublayers, variance):
     return plain_shares(norm_placement, num_sublayers, variance).sqrt()
 
 
+@mistake(
+    "a variance of 1 taken for granted",
+    rejected_by="one sublayer",
+    cause="The norm divides by 1 + variance, which is 2 in the chapter's example.",
+)
 def a_variance_of_one(norm_placement, num_sublayers, variance):
     return plain_shares(norm_placement, num_sublayers, 1.0)
 
 
+@mistake(
+    "float32 on the way",
+    rejected_by="one sublayer",
+    cause="torch.tensor([0.4]) is float32: turning it into float64 later brings nothing back.",
+)
 def variance_in_float32(norm_placement, num_sublayers, variance):
     return plain_shares(norm_placement, num_sublayers, float(np.float32(variance)))
 
 
+@mistake(
+    "post-norm without norms",
+    rejected_by="equals the reference",
+    cause="In post-norm what is there shrinks before the next sublayer adds to it.",
+)
 def never_normalized(norm_placement, num_sublayers, variance):
     return plain_shares("pre", num_sublayers, variance)
 
 
+@mistake(
+    "the wirings exchanged",
+    rejected_by="equals the reference",
+    cause="Post normalizes after the sum, pre before the sublayer and once at the end.",
+)
 def norm_placements_exchanged(norm_placement, num_sublayers, variance):
     return plain_shares({"pre": "post", "post": "pre"}[norm_placement], num_sublayers, variance)
 
 
+@mistake(
+    "the last sublayer first",
+    rejected_by="equals the reference",
+    cause="What was found first has been through the most norms since.",
+)
 def last_sublayer_first(norm_placement, num_sublayers, variance):
     found = plain_shares(norm_placement, num_sublayers, variance)
     return torch.cat((found[:1], found[1:].flip(0)))
 
 
-def _shares_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _shares_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(norm_placement, num_sublayers, variance) -> Case:
         given = {
@@ -113,8 +144,8 @@ SHARES = Spec(
     reference=_shares_reference,
     baseline=plain_shares,
     cases=_shares_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the shares make a whole",
             "The parts have nothing to do with each other, so their variances add up to all of it.",
@@ -126,45 +157,10 @@ SHARES = Spec(
             _one_sublayer,
             when=lambda case: case.arguments["num_sublayers"] == 1,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "standard deviations for variances", deviations_shared, "the shares make a whole",
-            symptom="The shares add up to more than 1.",
-            cause="What is divided by the root of the sum has its variance divided by the sum.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "a variance of 1 taken for granted", a_variance_of_one, "one sublayer",
-            symptom="Right for variance 1 only.",
-            cause="The norm divides by 1 + variance, which is 2 in the chapter's example.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "float32 on the way", variance_in_float32, "one sublayer",
-            symptom="Right to seven digits.",
-            cause="torch.tensor([0.4]) is float32: turning it into float64 later brings nothing back.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "post-norm without norms", never_normalized, "equals the reference",
-            symptom="Both wirings give the same.",
-            cause="In post-norm what is there shrinks before the next sublayer adds to it.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the wirings exchanged", norm_placements_exchanged, "equals the reference",
-            symptom="Pre-norm forgets, post-norm remembers.",
-            cause="Post normalizes after the sum, pre before the sublayer and once at the end.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the last sublayer first", last_sublayer_first, "equals the reference",
-            symptom="In post-norm the first sublayer speaks loudest.",
-            cause="What was found first has been through the most norms since.",
-            seen="made for this book", chapter=7,
-        ),
+    mutants=mistakes(
+        deviations_shared, a_variance_of_one, variance_in_float32, never_normalized,
+        norm_placements_exchanged, last_sublayer_first
     ),
     chapter=7,
     points=2,
@@ -209,45 +205,79 @@ def plain_merge(counts, means, variances):
     return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
 
 
+@mistake(
+    "pieces of one size",
+    rejected_by="equals the reference",
+    cause="A piece of eight numbers counts as much as eight pieces of one.",
+)
 def pieces_of_one_size(counts, means, variances):
     return plain_merge((counts > 0).long(), means, variances)
 
 
+@mistake(
+    "variances averaged",
+    rejected_by="equals the reference",
+    cause="The pieces' means differ as well: that spread is missing.",
+)
 def variances_averaged(counts, means, variances):
     shares, means, variances = _merged(counts.double(), means, variances)
     return (shares * means).sum(-1), (shares * variances).sum(-1)
 
 
+@mistake(
+    "the mean of squares less the squared mean",
+    rejected_by="a shift moves the mean alone",
+    cause="Two large numbers cancel; take squares of distances from the mean.",
+)
 def squares_then_mean(counts, means, variances):
     shares, means, variances = _merged(counts.double(), means, variances)
     mean = (shares * means).sum(-1)
     return mean, (shares * (variances + means.square())).sum(-1) - mean.square()
 
 
+@mistake(
+    "shares in float32",
+    rejected_by="a shift moves the mean alone",
+    cause="One integer tensor divided by another is float32, whatever the means are.",
+)
 def shares_in_float32(counts, means, variances):
     shares, means, variances = _merged(counts, means, variances)
     mean = (shares * means).sum(-1)
     return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
 
 
+@mistake(
+    "empty pieces counted",
+    rejected_by="pieces that are alike",
+    cause="0 times NaN is NaN: a weight of 0 does not take a piece out.",
+)
 def empty_pieces_counted(counts, means, variances):
     shares = (counts.double() / counts.sum()).to(means.dtype)
     mean = (shares * means).sum(-1)
     return mean, (shares * (variances + (means - mean[..., None]).square())).sum(-1)
 
 
+@mistake(
+    "empty pieces overwritten",
+    rejected_by="the inputs stay as they were",
+    cause="means[..., empty] = 0 writes into the caller's tensor: leave the pieces out, or use where.",
+)
 def emptied_in_place(counts, means, variances):
     means[..., counts == 0] = variances[..., counts == 0] = 0.0
     return plain_merge(counts, means, variances)
 
 
+@mistake(
+    "divided by one less",
+    rejected_by="pieces that are alike",
+    cause="A norm divides by the count.",
+)
 def one_less(counts, means, variances):
     mean, variance = plain_merge(counts, means, variances)
     return mean, variance * counts.sum() / (counts.sum() - 1)
 
 
-def _merge_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _merge_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, counts, dtype=torch.float64, shift=0.0, left=np.nan) -> Case:
         """left: what stands for an empty piece."""
@@ -297,8 +327,6 @@ MERGE = Spec(
     baseline=plain_merge,
     cases=_merge_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "pieces that are alike",
             "If every piece has the same mean and variance, so has the whole. Empty pieces add nothing.",
@@ -310,52 +338,10 @@ MERGE = Spec(
             _moved,
             when=lambda case: case.dtype == torch.float64,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "pieces of one size", pieces_of_one_size, "equals the reference",
-            symptom="Right as long as all pieces are equally large.",
-            cause="A piece of eight numbers counts as much as eight pieces of one.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "variances averaged", variances_averaged, "equals the reference",
-            symptom="Too small a variance, 0 if each piece is a single number.",
-            cause="The pieces' means differ as well: that spread is missing.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "the mean of squares less the squared mean", squares_then_mean,
-            "a shift moves the mean alone",
-            symptom="Right for numbers around 0, noise for a token far from 0.",
-            cause="Two large numbers cancel; take squares of distances from the mean.",
-            seen="pytorch issue 51102; objax issue 182", chapter=7,
-        ),
-        Mutant(
-            "shares in float32", shares_in_float32, "a shift moves the mean alone",
-            symptom="A token far from 0 gets a mean that is wrong from the eighth digit on.",
-            cause="One integer tensor divided by another is float32, whatever the means are.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "empty pieces counted", empty_pieces_counted, "pieces that are alike",
-            symptom="NaN as soon as one piece is empty.",
-            cause="0 times NaN is NaN: a weight of 0 does not take a piece out.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "empty pieces overwritten", emptied_in_place, "the inputs stay as they were",
-            symptom="The answer is right, and the caller's statistics are other ones afterwards.",
-            cause="means[..., empty] = 0 writes into the caller's tensor: leave the pieces out, or use where.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "divided by one less", one_less, "pieces that are alike",
-            symptom="Every variance is too large by n / (n - 1).",
-            cause="A norm divides by the count.",
-            seen="made for this book", chapter=7,
-        ),
+    mutants=mistakes(
+        pieces_of_one_size, variances_averaged, squares_then_mean, shares_in_float32,
+        empty_pieces_counted, emptied_in_place, one_less
     ),
     read=_mean_and_variance,
     chapter=7,
@@ -390,34 +376,63 @@ def plain_fold(x, direction, w_up, b_up):
     return _first(_crossings(x, direction, w_up, b_up))
 
 
+@mistake(
+    "folds behind counted",
+    rejected_by="there is a fold",
+    cause="The sign of t says whether the fold lies ahead.",
+)
 def folds_behind_counted(x, direction, w_up, b_up):
     return _first(_crossings(x, direction, w_up, b_up).abs())
 
 
+@mistake(
+    "only units that are on",
+    rejected_by="nothing switches before",
+    cause="A fold can be crossed from either side.",
+)
 def only_units_that_are_on(x, direction, w_up, b_up):
     steps = _crossings(x, direction, w_up, b_up)
     return _first(steps.where(x @ w_up + b_up > 0, torch.inf))
 
 
+@mistake(
+    "thresholds forgotten",
+    rejected_by="nothing switches before",
+    cause="b_up moves each fold away from it.",
+)
 def thresholds_forgotten(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, torch.zeros_like(b_up))
 
 
+@mistake(
+    "the fold under the feet",
+    rejected_by="folds ahead",
+    cause="t = 0 is where the token is, not where it goes.",
+)
 def the_fold_under_the_feet(x, direction, w_up, b_up):
     steps = _crossings(x, direction, w_up, b_up)
     return steps.where(steps >= 0, torch.inf).amin(-1)
 
 
+@mistake(
+    "the length of the way",
+    rejected_by="nothing switches before",
+    cause="t counts steps of the direction as it is given.",
+)
 def length_of_the_way(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, b_up) * direction.norm(dim=-1)
 
 
+@mistake(
+    "one answer for all tokens",
+    rejected_by="there is a fold",
+    cause="The smallest of all, where each token has its own smallest.",
+)
 def one_for_all_tokens(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, b_up).amin().expand(x.shape[:-1])
 
 
-def _fold_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fold_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, width, d_ff, dtype=torch.float64, whole=False, shift=0.0) -> Case:
         def draw(*shape):
@@ -487,8 +502,6 @@ FOLD = Spec(
     baseline=plain_fold,
     cases=_fold_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("folds ahead", "Only what lies ahead of the token counts: t is above 0.", _ahead),
         Check(
             "nothing switches before",
@@ -500,45 +513,10 @@ FOLD = Spec(
             "After t steps along the direction one unit must stand at 0.",
             _at_a_fold,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "folds behind counted", folds_behind_counted, "there is a fold",
-            symptom="A fold at -2 is met after 2 steps.",
-            cause="The sign of t says whether the fold lies ahead.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "only units that are on", only_units_that_are_on, "nothing switches before",
-            symptom="Units that switch on along the way are overlooked.",
-            cause="A fold can be crossed from either side.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "thresholds forgotten", thresholds_forgotten, "nothing switches before",
-            symptom="All folds pass through the origin.",
-            cause="b_up moves each fold away from it.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the fold under the feet", the_fold_under_the_feet, "folds ahead",
-            symptom="A token that stands on a fold never gets away.",
-            cause="t = 0 is where the token is, not where it goes.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the length of the way", length_of_the_way, "nothing switches before",
-            symptom="Right for directions of length 1.",
-            cause="t counts steps of the direction as it is given.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "one answer for all tokens", one_for_all_tokens, "there is a fold",
-            symptom="All tokens stop where the first of them does.",
-            cause="The smallest of all, where each token has its own smallest.",
-            seen="made for this book", chapter=8,
-        ),
+    mutants=mistakes(
+        folds_behind_counted, only_units_that_are_on, thresholds_forgotten, the_fold_under_the_feet,
+        length_of_the_way, one_for_all_tokens
     ),
     chapter=8,
     points=2,
@@ -590,27 +568,52 @@ def plain_lightest(w_up, b_up, w_down):
     return _stretched(w_up, b_up, w_down, (after / before).sqrt())
 
 
+@mistake(
+    "the root forgotten",
+    rejected_by="no unit can be made lighter",
+    cause="What one side is multiplied by, the other is divided by: each goes half of the way.",
+)
 def root_forgotten(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
     return _stretched(w_up, b_up, w_down, after / before)
 
 
+@mistake(
+    "the threshold not weighed",
+    rejected_by="no unit can be made lighter",
+    cause="The threshold is stretched with its key and counts like one more weight.",
+)
 def threshold_not_weighed(w_up, b_up, w_down):
     stretch = (w_down.norm(dim=1) / w_up.norm(dim=0)).sqrt()
     return _stretched(w_up, b_up, w_down, stretch)
 
 
+@mistake(
+    "the threshold left behind",
+    rejected_by="the same function",
+    cause="relu(c z) = c relu(z) needs the whole of z to be stretched, threshold included.",
+)
 def threshold_not_moved(w_up, b_up, w_down):
     w, _, v = plain_lightest(w_up, b_up, w_down)
     return w, b_up, v
 
 
+@mistake(
+    "a unit judged by its column",
+    rejected_by="the same function",
+    cause="A unit whose column is zero and whose threshold is not adds the same to every token.",
+)
 def by_the_key_alone(w_up, b_up, w_down):
     used = (w_up.norm(dim=0) > 0).to(w_up.dtype)
     w, b, v = plain_lightest(w_up, b_up, w_down)
     return w * used, b * used, v * used[:, None]
 
 
+@mistake(
+    "small taken for nothing",
+    rejected_by="the same function",
+    cause="What a unit adds is the product of its sides: only zeros alone add nothing.",
+)
 def small_for_nothing(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
     used = ((before > 1e-6) & (after > 1e-6)).to(w_up.dtype)
@@ -618,26 +621,40 @@ def small_for_nothing(w_up, b_up, w_down):
     return w * used, b * used, v * used[:, None]
 
 
+@mistake(
+    "every length 1",
+    rejected_by="the same function",
+    cause="The product of the two lengths is what the unit does: it must stay.",
+)
 def every_length_one(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
     before, after = before.where(before > 0, 1.0), after.where(after > 0, 1.0)
     return w_up / before, b_up / before, w_down / after[:, None]
 
 
+@mistake(
+    "one stretch for all units",
+    rejected_by="no unit can be made lighter",
+    cause="Units do not depend on each other: each has its own best stretch.",
+)
 def one_stretch_for_all(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
     stretch = (after.norm() / before.norm()).sqrt().expand(before.shape)
     return _stretched(w_up, b_up, w_down, stretch)
 
 
+@mistake(
+    "nothing divided by nothing",
+    rejected_by="units of no use weigh nothing",
+    cause="The ratio of two lengths does not exist where one of them is 0.",
+)
 def nothing_over_nothing(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
     stretch = (after / before).sqrt()
     return w_up * stretch, b_up * stretch, w_down / stretch[:, None]
 
 
-def _lightest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _lightest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, width, d_ff, out, dtype=torch.float64, silent=(), mute=()) -> Case:
         """silent units have no key and no threshold, mute ones no value."""
@@ -731,8 +748,6 @@ LIGHTEST = Spec(
     baseline=plain_lightest,
     cases=_lightest_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no unit can be made lighter",
             "Stretching one unit by one percent, or shrinking it, still lowers the sum of squares.",
@@ -751,57 +766,10 @@ LIGHTEST = Spec(
             _of_no_use,
             when=lambda case: _idle(case).any(),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the root forgotten", root_forgotten, "no unit can be made lighter",
-            symptom="The two sides of a unit exchange their lengths.",
-            cause="What one side is multiplied by, the other is divided by: each goes half of the way.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the threshold not weighed", threshold_not_weighed, "no unit can be made lighter",
-            symptom="Right for units without a threshold.",
-            cause="The threshold is stretched with its key and counts like one more weight.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "the threshold left behind", threshold_not_moved, "the same function",
-            symptom="Every unit bends at another place than before.",
-            cause="relu(c z) = c relu(z) needs the whole of z to be stretched, threshold included.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "every length 1", every_length_one, "the same function",
-            symptom="The network answers something else.",
-            cause="The product of the two lengths is what the unit does: it must stay.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "one stretch for all units", one_stretch_for_all, "no unit can be made lighter",
-            symptom="Lighter than before, and not as light as possible.",
-            cause="Units do not depend on each other: each has its own best stretch.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "a unit judged by its column", by_the_key_alone, "the same function",
-            symptom="The network loses a constant.",
-            cause="A unit whose column is zero and whose threshold is not adds the same to every token.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "small taken for nothing", small_for_nothing, "the same function",
-            symptom="A unit with tiny weights on one side and huge ones on the other is lost.",
-            cause="What a unit adds is the product of its sides: only zeros alone add nothing.",
-            seen="made for this book", chapter=8,
-        ),
-        Mutant(
-            "nothing divided by nothing", nothing_over_nothing, "units of no use weigh nothing",
-            symptom="NaN or inf for a unit without a key or without a value.",
-            cause="The ratio of two lengths does not exist where one of them is 0.",
-            seen="made for this book", chapter=8,
-        ),
+    mutants=mistakes(
+        root_forgotten, threshold_not_weighed, threshold_not_moved, every_length_one,
+        one_stretch_for_all, by_the_key_alone, small_for_nothing, nothing_over_nothing
     ),
     read=_three_parts,
     chapter=8,
@@ -846,6 +814,12 @@ def _wide(x):
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+@mistake(
+    "divided by one less",
+    rejected_by="hunt",
+    symptom="Every output is too small by sqrt((D-1)/D).",
+    cause="The variance is divided by D - 1.",
+)
 def norm_with_one_less(x, gain, bias, eps):
     wide = _wide(x)
     variance = wide.var(-1, keepdim=True)
@@ -854,10 +828,22 @@ def norm_with_one_less(x, gain, bias, eps):
     )
 
 
+@mistake(
+    "eps outside the root",
+    rejected_by="hunt",
+    symptom="Right until a token is nearly constant.",
+    cause="sqrt(var) + eps where sqrt(var + eps) is right.",
+)
 def norm_with_eps_outside(x, gain, bias, eps):
     return eps_outside_the_root(_wide(x), gain, bias, eps=eps).to(x.dtype)
 
 
+@mistake(
+    "one mean for the sample",
+    rejected_by="hunt",
+    symptom="Another token of the same sample changes the answer.",
+    cause="Mean and variance over L and D.",
+)
 def norm_of_the_sample(x, gain, bias, eps):
     wide = _wide(x)
     axes = tuple(range(min(1, x.ndim - 1), x.ndim))
@@ -865,18 +851,42 @@ def norm_of_the_sample(x, gain, bias, eps):
     return ((wide - mean) * (variance + eps).rsqrt() * gain + bias).to(x.dtype)
 
 
+@mistake(
+    "float32 for all",
+    rejected_by="hunt",
+    symptom="The dtype is right, half of the digits of a float64 answer are not.",
+    cause="x.float() widens float16, and narrows float64.",
+)
 def norm_in_float32(x, gain, bias, eps):
     return norm_formula(x.float(), gain.float(), bias.float(), eps).to(x.dtype)
 
 
+@mistake(
+    "squares less the squared mean",
+    rejected_by="hunt",
+    symptom="Right around 0; any number at all for a token far from 0.",
+    cause="Two large numbers cancel in float32.",
+)
 def norm_of_squares(x, gain, bias, eps):
     return squares_first(x, gain, bias, eps=eps)
 
 
+@mistake(
+    "squared in half precision",
+    rejected_by="hunt",
+    symptom="Nothing but the bias is left of loud tokens in float16.",
+    cause="Squares above 65504 are infinite in float16.",
+)
 def norm_in_half(x, gain, bias, eps):
     return squared_in_half_precision(x, gain, bias, eps=eps)
 
 
+@mistake(
+    "centered in place",
+    rejected_by="hunt",
+    symptom="The answer is right, and the residual connection adds the wrong x.",
+    cause="x -= mean works in the tensor of the caller.",
+)
 def norm_in_place(x, gain, bias, eps):
     wide = _wide(x)
     mean = wide.mean(-1, keepdim=True)
@@ -885,15 +895,33 @@ def norm_in_place(x, gain, bias, eps):
     return answer
 
 
+@mistake(
+    "an eps of its own",
+    rejected_by="hunt",
+    symptom="Weights of a model with another eps give slightly other numbers.",
+    cause="1e-5, whatever was asked for.",
+)
 def norm_with_fixed_eps(x, gain, bias, eps):
     return norm_formula(x, gain, bias, 1e-5)
 
 
+@mistake(
+    "zeros for a constant token",
+    rejected_by="hunt",
+    symptom="A token whose numbers are all the same loses its bias.",
+    cause="A guard against a division by zero that eps has made impossible already.",
+)
 def norm_without_constants(x, gain, bias, eps):
     constant = (x == x[..., :1]).all(-1, keepdim=True)
     return norm_formula(x, gain, bias, eps).masked_fill(constant, 0.0)
 
 
+@mistake(
+    "eps as a floor",
+    rejected_by="hunt",
+    symptom="Right for loud tokens and for constant ones, wrong for quiet ones.",
+    cause="max(var, eps) where var + eps is right.",
+)
 def norm_with_a_floor(x, gain, bias, eps):
     wide = _wide(x)
     variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
@@ -912,67 +940,10 @@ HUNT = Hunt(
         "number by number": norm_by_welford,
         "moved, then squares": norm_moved_first,
     },
-    mutants=(
-        Mutant(
-            "divided by one less", norm_with_one_less, "hunt",
-            symptom="Every output is too small by sqrt((D-1)/D).",
-            cause="The variance is divided by D - 1.",
-            seen="source notes, 001:996", chapter=7,
-        ),
-        Mutant(
-            "eps outside the root", norm_with_eps_outside, "hunt",
-            symptom="Right until a token is nearly constant.",
-            cause="sqrt(var) + eps where sqrt(var + eps) is right.",
-            seen="annotated-transformer 1, 13, 92, 110", chapter=7,
-        ),
-        Mutant(
-            "one mean for the sample", norm_of_the_sample, "hunt",
-            symptom="Another token of the same sample changes the answer.",
-            cause="Mean and variance over L and D.",
-            seen="source notes, 001:1603", chapter=7,
-        ),
-        Mutant(
-            "float32 for all", norm_in_float32, "hunt",
-            symptom="The dtype is right, half of the digits of a float64 answer are not.",
-            cause="x.float() widens float16, and narrows float64.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "squares less the squared mean", norm_of_squares, "hunt",
-            symptom="Right around 0; any number at all for a token far from 0.",
-            cause="Two large numbers cancel in float32.",
-            seen="pytorch issue 51102; objax issue 182", chapter=7,
-        ),
-        Mutant(
-            "squared in half precision", norm_in_half, "hunt",
-            symptom="Nothing but the bias is left of loud tokens in float16.",
-            cause="Squares above 65504 are infinite in float16.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "centered in place", norm_in_place, "hunt",
-            symptom="The answer is right, and the residual connection adds the wrong x.",
-            cause="x -= mean works in the tensor of the caller.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "an eps of its own", norm_with_fixed_eps, "hunt",
-            symptom="Weights of a model with another eps give slightly other numbers.",
-            cause="1e-5, whatever was asked for.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "zeros for a constant token", norm_without_constants, "hunt",
-            symptom="A token whose numbers are all the same loses its bias.",
-            cause="A guard against a division by zero that eps has made impossible already.",
-            seen="made for this book", chapter=7,
-        ),
-        Mutant(
-            "eps as a floor", norm_with_a_floor, "hunt",
-            symptom="Right for loud tokens and for constant ones, wrong for quiet ones.",
-            cause="max(var, eps) where var + eps is right.",
-            seen="made for this book", chapter=7,
-        ),
+    mutants=mistakes(
+        norm_with_one_less, norm_with_eps_outside, norm_of_the_sample, norm_in_float32,
+        norm_of_squares, norm_in_half, norm_in_place, norm_with_fixed_eps, norm_without_constants,
+        norm_with_a_floor
     ),
     points=4,
     minutes=40,

@@ -14,19 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import reference
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Mutant,
-    Problem,
-    Run,
-    Spec,
-    brief,
-    compare,
-)
+from ...specs.compare import Problem, brief, compare
+from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -51,36 +41,66 @@ def _before(said: Tensor, first: Tensor) -> Tensor:
     return torch.cat([first, said[:, :-1]], dim=1)
 
 
+@mistake(
+    "EOS read at the beginning",
+    rejected_by="no sentence reads its neighbor",
+    cause="The shift knows rows, not sentences.",
+)
 def reads_the_neighbor(said, bos, eos, pad):
     """One place to the right, as for one sentence a row."""
     before = _before(said, torch.full_like(said[:, :1], bos))
     return before.masked_fill(said == pad, pad)
 
 
+@mistake(
+    "around the corner",
+    rejected_by="a row begins with BOS",
+    cause="torch.roll moves the last word to the front.",
+)
 def reads_around_the_corner(said, bos, eos, pad):
     """roll brings the last word of a row to its beginning."""
     before = said.roll(1, dims=1)
     return before.masked_fill((before == eos) | (before == pad), bos).masked_fill(said == pad, pad)
 
 
+@mistake(
+    "words in the padding",
+    rejected_by="nothing is read where nothing is said",
+    cause="The shift carries the last EOS into the padding.",
+)
 def reads_in_padding(said, bos, eos, pad):
     """The padding is left to itself."""
     before = _before(said, torch.full_like(said[:, :1], bos))
     return before.masked_fill(before == eos, bos)
 
 
+@mistake(
+    "no shift",
+    rejected_by="equals the reference",
+    cause="What is read and what is said must stand one place apart.",
+)
 def reads_the_answer(said, bos, eos, pad):
     """No shift."""
     begins = _before(said, torch.full_like(said[:, :1], eos)) == eos
     return said.masked_fill(begins & (said != pad), bos)
 
 
+@mistake(
+    "the usual numbers",
+    rejected_by="a row begins with BOS",
+    cause="0, 1 and 2 are written where the arguments are meant.",
+)
 def reads_usual_numbers(said, bos, eos, pad):
     """PAD 0, BOS 1, EOS 2, as in this book."""
     before = _before(said, torch.full_like(said[:, :1], 1))
     return before.masked_fill(before == 2, 1).masked_fill(said == 0, 0)
 
 
+@mistake(
+    "BOS in an empty row",
+    rejected_by="nothing is read where nothing is said",
+    cause="The first place is set to BOS without a look at what is said there.",
+)
 def reads_into_an_empty_row(said, bos, eos, pad):
     """Every row begins with BOS, also one of padding alone."""
     reads = torch.from_numpy(_reads_reference(said.numpy(), bos, eos, pad))
@@ -88,8 +108,7 @@ def reads_into_an_empty_row(said, bos, eos, pad):
     return reads
 
 
-def _reads_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _reads_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, length, ids=(1, 2, 0)) -> Case:
         """Rows of words from 10 on, each a list of sentences' lengths; a last 0: cut off by the end."""
@@ -143,8 +162,6 @@ READS = Spec(
     reference=_reads_reference,
     cases=_reads_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a row begins with BOS",
             "Nothing stands before the first word of a row.",
@@ -160,45 +177,10 @@ READS = Spec(
             "A place of padding in said is a place of padding in what is read.",
             _at(lambda said, before, a: said == a["pad"]),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "EOS read at the beginning", reads_the_neighbor, "no sentence reads its neighbor",
-            symptom="In training sentences begin after EOS, and when the model writes after BOS.",
-            cause="The shift knows rows, not sentences.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "around the corner", reads_around_the_corner, "a row begins with BOS",
-            symptom="Only rows that are full to the end go wrong.",
-            cause="torch.roll moves the last word to the front.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "words in the padding", reads_in_padding, "nothing is read where nothing is said",
-            symptom="A mask made from what is read finds a word more than there is.",
-            cause="The shift carries the last EOS into the padding.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "no shift", reads_the_answer, "equals the reference",
-            symptom="A loss near 0, and nothing is translated: each place reads its own answer.",
-            cause="What is read and what is said must stand one place apart.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the usual numbers", reads_usual_numbers, "a row begins with BOS",
-            symptom="Right with one tokenizer and wrong with the next.",
-            cause="0, 1 and 2 are written where the arguments are meant.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "BOS in an empty row", reads_into_an_empty_row, "nothing is read where nothing is said",
-            symptom="A row of padding alone is read as a sentence of one word.",
-            cause="The first place is set to BOS without a look at what is said there.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        reads_the_neighbor, reads_around_the_corner, reads_in_padding, reads_the_answer,
+        reads_usual_numbers, reads_into_an_empty_row
     ),
     chapter=10,
     points=2,
@@ -229,50 +211,89 @@ def _widest_reference(budget: int, vocab: int, layers: int, multiple: int) -> in
     return _widest(lambda width: parameters(vocab, width, layers), budget, multiple)
 
 
+@mistake(
+    "the table forgotten",
+    rejected_by="it fits",
+    cause="vocab x D numbers stand in the table.",
+)
 def widest_without_table(budget, vocab, layers, multiple):
     """Layers only."""
     return _widest(lambda d: layers * (28 * d * d + 32 * d), budget, multiple)
 
 
+@mistake(
+    "the table twice",
+    rejected_by="nothing wider fits",
+    cause="Embedding and output layer are one matrix.",
+)
 def widest_with_two_tables(budget, vocab, layers, multiple):
     """The output layer is counted again."""
     return _widest(lambda d: 2 * vocab * d + layers * (28 * d * d + 32 * d), budget, multiple)
 
 
+@mistake(
+    "matrices only",
+    rejected_by="it fits",
+    cause="Biases and norms have 32 D numbers in each pair of layers.",
+)
 def widest_without_biases(budget, vocab, layers, multiple):
     """Matrices only."""
     return _widest(lambda d: vocab * d + layers * 28 * d * d, budget, multiple)
 
 
+@mistake(
+    "no cross-attention",
+    rejected_by="it fits",
+    cause="A decoder layer has a second attention with its norm.",
+)
 def widest_without_cross(budget, vocab, layers, multiple):
     """A decoder layer like an encoder layer."""
     return _widest(lambda d: vocab * d + layers * 2 * (12 * d * d + 13 * d), budget, multiple)
 
 
+@mistake(
+    "less than the budget",
+    rejected_by="nothing wider fits",
+    cause="< in place of <=.",
+)
 def widest_with_room_to_spare(budget, vocab, layers, multiple):
     """Less than the budget."""
     return _widest(lambda d: parameters(vocab, d, layers), budget, multiple, slack=1)
 
 
+@mistake(
+    "a bias for the output",
+    rejected_by="nothing wider fits",
+    cause="The output is the table alone: no number is added for each word.",
+)
 def widest_with_output_bias(budget, vocab, layers, multiple):
     """One number more for each word."""
     return _widest(lambda d: parameters(vocab, d, layers) + vocab, budget, multiple)
 
 
+@mistake(
+    "a limit on the width",
+    rejected_by="nothing wider fits",
+    cause="The loop over the widths has an end of its own. Only the budget may end it.",
+)
 def widest_up_to_a_limit(budget, vocab, layers, multiple):
     """Every width below 5,000 is tried."""
     widths = range(multiple, 5000, multiple)
     return max((d for d in widths if parameters(vocab, d, layers) <= budget), default=0)
 
 
+@mistake(
+    "rounded to the nearest",
+    rejected_by="it fits",
+    cause="A budget asks for rounding down.",
+)
 def widest_rounded(budget, vocab, layers, multiple):
     """The nearest multiple, which may be too wide."""
     exact = _widest(lambda d: parameters(vocab, d, layers), budget, 1)
     return multiple * ((exact + multiple // 2) // multiple)
 
 
-def _widest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _widest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, budget, vocab, layers, multiple) -> Case:
         sizes = {"budget": budget, "vocab": vocab, "layers": layers, "multiple": multiple}
@@ -331,8 +352,8 @@ WIDEST = Spec(
     required=("budget", "vocab", "layers", "multiple"),
     reference=_widest_reference,
     cases=_widest_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check("a multiple", "The width must be a multiple of the number asked for.", _a_multiple),
         Check(
             "it fits",
@@ -344,57 +365,10 @@ WIDEST = Spec(
             "The next multiple still fits. What was counted twice, or is the budget not used up?",
             _no_wider,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the table forgotten", widest_without_table, "it fits",
-            symptom="Small models with a large vocabulary are far over their budget.",
-            cause="vocab x D numbers stand in the table.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "the table twice", widest_with_two_tables, "nothing wider fits",
-            symptom="The model is narrower than it needs to be.",
-            cause="Embedding and output layer are one matrix.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "matrices only", widest_without_biases, "it fits",
-            symptom="Right most of the time, and a step too wide where it is close.",
-            cause="Biases and norms have 32 D numbers in each pair of layers.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "no cross-attention", widest_without_cross, "it fits",
-            symptom="A seventh too many parameters in the layers.",
-            cause="A decoder layer has a second attention with its norm.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "less than the budget", widest_with_room_to_spare, "nothing wider fits",
-            symptom="One step too narrow where the budget is used up.",
-            cause="< in place of <=.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "a bias for the output", widest_with_output_bias, "nothing wider fits",
-            symptom="One step too narrow where less than `vocab` parameters are left.",
-            cause="The output is the table alone: no number is added for each word.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "a limit on the width", widest_up_to_a_limit, "nothing wider fits",
-            symptom="Right for the models that were tried, and never wider than a number in the code.",
-            cause="The loop over the widths has an end of its own. Only the budget may end it.",
-            seen="made for this book", chapter=9,
-        ),
-        Mutant(
-            "rounded to the nearest", widest_rounded, "it fits",
-            symptom="Over the budget half of the time.",
-            cause="A budget asks for rounding down.",
-            seen="made for this book", chapter=9,
-        ),
+    mutants=mistakes(
+        widest_without_table, widest_with_two_tables, widest_without_biases, widest_without_cross,
+        widest_with_room_to_spare, widest_with_output_bias, widest_up_to_a_limit, widest_rounded
     ),
     chapter=9,
     points=2,
@@ -436,12 +410,22 @@ def _plain_gradient(logits, answers, smoothing, pad):
     return _over_words(_smoothed_excess(logits, answers, smoothing), answers, pad)
 
 
+@mistake(
+    "padding pulls",
+    rejected_by="nothing pulls where no word stands",
+    cause="The rows of padding are not set to 0.",
+)
 def gradient_on_padding(logits, answers, smoothing, pad):
     """Padding pulls like a word."""
     real = int((answers != pad).sum())
     return _smoothed_excess(logits, answers, smoothing) / max(real, 1)
 
 
+@mistake(
+    "divided by all places",
+    rejected_by="more padding changes nothing",
+    cause="B L in place of the number of words.",
+)
 def gradient_over_places(logits, answers, smoothing, pad):
     """Divided by B L."""
     return (
@@ -449,11 +433,21 @@ def gradient_over_places(logits, answers, smoothing, pad):
     )
 
 
+@mistake(
+    "not divided",
+    rejected_by="every sentence twice, half of the pull on each",
+    cause="The sum's gradient, not the mean's.",
+)
 def gradient_of_the_sum(logits, answers, smoothing, pad):
     """Not divided."""
     return _smoothed_excess(logits, answers, smoothing) * (answers != pad)[..., None]
 
 
+@mistake(
+    "a mean of means",
+    rejected_by="words count, not sentences",
+    cause="Divided by each sentence's words, then by the sentences.",
+)
 def gradient_by_sentence(logits, answers, smoothing, pad):
     """Each sentence's mean, and then the mean of these."""
     real = answers != pad
@@ -463,23 +457,43 @@ def gradient_by_sentence(logits, answers, smoothing, pad):
     return excess / words / sentences
 
 
+@mistake(
+    "the wrong words share it all",
+    rejected_by="at rest at the target",
+    cause="e is spread over V - 1 words, where the right one gets its share too.",
+)
 def gradient_wrong_words_only(logits, answers, smoothing, pad):
     """e is spread over V - 1 words."""
     other = smoothing / (logits.shape[-1] - 1)
     return _over_words(_excess(logits, answers, 1 - smoothing, other), answers, pad)
 
 
+@mistake(
+    "a target that is short",
+    rejected_by="each row sums to 0",
+    cause="1 - e and e/V for the others: together less than 1.",
+)
 def gradient_target_short(logits, answers, smoothing, pad):
     """The right word keeps 1 - e and no more."""
     other = smoothing / logits.shape[-1]
     return _over_words(_excess(logits, answers, 1 - smoothing, other), answers, pad)
 
 
+@mistake(
+    "uphill",
+    rejected_by="a step against it lowers the loss",
+    cause="Target less softmax.",
+)
 def gradient_uphill(logits, answers, smoothing, pad):
     """Target less softmax."""
     return -_plain_gradient(logits, answers, smoothing, pad)
 
 
+@mistake(
+    "exp of large scores",
+    rejected_by="a number at every size of the scores",
+    cause="exp overflows at 710 in float64: softmax subtracts the largest score first.",
+)
 def gradient_overflows(logits, answers, smoothing, pad):
     """exp(x) / sum of exp(x), as it stands in the formula."""
     raised = logits.exp()
@@ -487,6 +501,11 @@ def gradient_overflows(logits, answers, smoothing, pad):
     return _plain_gradient(logs, answers, smoothing, pad)
 
 
+@mistake(
+    "padding looked up",
+    rejected_by="RuntimeError",
+    cause="one_hot takes numbers from 0 to V - 1 alone. Put any word there first: it does not count.",
+)
 def gradient_looks_padding_up(logits, answers, smoothing, pad):
     """A row of zeros and a 1 for every place, also where the number is no word."""
     right = functional.one_hot(answers, logits.shape[-1]).to(logits.dtype)
@@ -494,8 +513,7 @@ def gradient_looks_padding_up(logits, answers, smoothing, pad):
     return _over_words(logits.softmax(-1) - target, answers, pad)
 
 
-def _gradient_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _gradient_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, longest, vocab, smoothing, pad=0, scale=2.0, dtype=torch.float64):
         words = [word for word in range(vocab) if word != pad]
@@ -608,8 +626,6 @@ SCORE_GRADIENT = Spec(
     baseline=_plain_gradient,
     cases=_gradient_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a number at every size of the scores",
             "Softmax has a value for scores of any size, and so has the gradient. exp alone has not.",
@@ -657,63 +673,11 @@ SCORE_GRADIENT = Spec(
             _downhill,
             when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() < 100,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "padding pulls", gradient_on_padding, "nothing pulls where no word stands",
-            symptom="The model learns to say padding.",
-            cause="The rows of padding are not set to 0.",
-            seen="source notes, 001:1537", chapter=10,
-        ),
-        Mutant(
-            "divided by all places", gradient_over_places, "more padding changes nothing",
-            symptom="A batch with much padding takes small steps.",
-            cause="B L in place of the number of words.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "not divided", gradient_of_the_sum, "every sentence twice, half of the pull on each",
-            symptom="The learning rate must fall as the batch grows.",
-            cause="The sum's gradient, not the mean's.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "a mean of means", gradient_by_sentence, "words count, not sentences",
-            symptom="A word of a short sentence pulls harder.",
-            cause="Divided by each sentence's words, then by the sentences.",
-            seen="huggingface/transformers pull request 34191", chapter=10,
-        ),
-        Mutant(
-            "the wrong words share it all", gradient_wrong_words_only, "at rest at the target",
-            symptom="A slightly different smoothing; the loss is not PyTorch's.",
-            cause="e is spread over V - 1 words, where the right one gets its share too.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "a target that is short", gradient_target_short, "each row sums to 0",
-            symptom="All scores drift downward together.",
-            cause="1 - e and e/V for the others: together less than 1.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "uphill", gradient_uphill, "a step against it lowers the loss",
-            symptom="The loss grows from the first step.",
-            cause="Target less softmax.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "exp of large scores", gradient_overflows, "a number at every size of the scores",
-            symptom="NaN once the scores have grown.",
-            cause="exp overflows at 710 in float64: softmax subtracts the largest score first.",
-            seen="source notes, 002:28", chapter=10,
-        ),
-        Mutant(
-            "padding looked up", gradient_looks_padding_up, "RuntimeError",
-            symptom="Right while padding is a word, and an error when its number is -100.",
-            cause="one_hot takes numbers from 0 to V - 1 alone. Put any word there first: it does not count.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        gradient_on_padding, gradient_over_places, gradient_of_the_sum, gradient_by_sentence,
+        gradient_wrong_words_only, gradient_target_short, gradient_uphill, gradient_overflows,
+        gradient_looks_padding_up
     ),
     chapter=10,
     points=2,
@@ -746,11 +710,21 @@ def _fewest_reference(lengths: Sequence[int], num_batches: int) -> int:
     return _best_cuts(sorted(lengths), num_batches)
 
 
+@mistake(
+    "in the order given",
+    rejected_by="a batch for each length",
+    cause="Only neighbors are put together, and nobody has sorted them.",
+)
 def pads_in_the_given_order(lengths, num_batches):
     """Not sorted."""
     return _best_cuts(list(lengths), num_batches)
 
 
+@mistake(
+    "equal batches",
+    rejected_by="a batch for each length",
+    cause="The sorted list is cut by number, not where it pays.",
+)
 def pads_of_equal_batches(lengths, num_batches):
     """Sorted, and cut into batches of the same size."""
     ordered, size = sorted(lengths), -(-len(lengths) // num_batches)
@@ -762,6 +736,11 @@ def _cut_at(ordered: list[int], cuts: list[int]) -> int:
     return sum(_pads(ordered[a:b]) for a, b in itertools.pairwise(edges) if a < b)
 
 
+@mistake(
+    "cut at the largest jumps",
+    rejected_by="equals the reference",
+    cause="A jump costs as often as sentences are padded across it.",
+)
 def pads_at_the_largest_gaps(lengths, num_batches):
     """A cut wherever the lengths jump most."""
     ordered = sorted(lengths)
@@ -769,6 +748,11 @@ def pads_at_the_largest_gaps(lengths, num_batches):
     return _cut_at(ordered, places[: num_batches - 1])
 
 
+@mistake(
+    "the best cut, again and again",
+    rejected_by="equals the reference",
+    cause="A greedy choice, where all cuts must be chosen together.",
+)
 def pads_cut_by_cut(lengths, num_batches):
     """The cut that saves most, then the next."""
     ordered, cuts = sorted(lengths), []
@@ -778,6 +762,11 @@ def pads_cut_by_cut(lengths, num_batches):
     return _cut_at(ordered, cuts)
 
 
+@mistake(
+    "the cheapest neighbors merged",
+    rejected_by="equals the reference",
+    cause="A greedy choice, from below: what is merged once is never parted again.",
+)
 def pads_merged(lengths, num_batches):
     """A batch for each sentence; the two neighbors that cost least are merged, again and again."""
     ordered = sorted(lengths)
@@ -787,6 +776,11 @@ def pads_merged(lengths, num_batches):
     return _cut_at(ordered, cuts)
 
 
+@mistake(
+    "no batch left empty",
+    rejected_by="a way is found",
+    cause="Exactly num_batches in place of at most.",
+)
 def pads_in_exactly_as_many(lengths, num_batches):
     """No way is found if a batch would be empty."""
     if num_batches > len(lengths):
@@ -794,13 +788,17 @@ def pads_in_exactly_as_many(lengths, num_batches):
     return _fewest_reference(lengths, num_batches)
 
 
+@mistake(
+    "all places counted",
+    rejected_by="a single batch",
+    cause="The cost of a batch, rows x longest, is not its padding.",
+)
 def pads_and_words(lengths, num_batches):
     """All places, not the padded ones."""
     return _fewest_reference(lengths, num_batches) + sum(lengths)
 
 
-def _fewest_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _fewest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, lengths, num_batches) -> Case:
         return Case(label, {"lengths": tuple(int(n) for n in lengths), "num_batches": num_batches})
@@ -861,6 +859,7 @@ FEWEST_PADS = Spec(
     required=("lengths", "num_batches"),
     reference=_fewest_reference,
     cases=_fewest_cases,
+    usual=(SHAPE,),
     checks=(
         Check(
             "a way is found",
@@ -883,51 +882,10 @@ FEWEST_PADS = Spec(
             "Which sentences share a batch is free, so the order in which they come can not matter.",
             _any_order,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "in the order given", pads_in_the_given_order, "a batch for each length",
-            symptom="Nearly as much padding as without any choice.",
-            cause="Only neighbors are put together, and nobody has sorted them.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "equal batches", pads_of_equal_batches, "a batch for each length",
-            symptom="One long sentence makes a batch of short ones expensive.",
-            cause="The sorted list is cut by number, not where it pays.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "cut at the largest jumps", pads_at_the_largest_gaps, "equals the reference",
-            symptom="Often right, and wrong where many short sentences stand before a small jump.",
-            cause="A jump costs as often as sentences are padded across it.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the best cut, again and again", pads_cut_by_cut, "equals the reference",
-            symptom="The first cut is best for two batches, and stays in the way of three.",
-            cause="A greedy choice, where all cuts must be chosen together.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the cheapest neighbors merged", pads_merged, "equals the reference",
-            symptom="Often right, and wrong where the cheapest pair belongs into two batches.",
-            cause="A greedy choice, from below: what is merged once is never parted again.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "no batch left empty", pads_in_exactly_as_many, "a way is found",
-            symptom="Infinite where there are more batches than sentences.",
-            cause="Exactly num_batches in place of at most.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "all places counted", pads_and_words, "a single batch",
-            symptom="Too many by the number of words.",
-            cause="The cost of a batch, rows x longest, is not its padding.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        pads_in_the_given_order, pads_of_equal_batches, pads_at_the_largest_gaps, pads_cut_by_cut,
+        pads_merged, pads_in_exactly_as_many, pads_and_words
     ),
     chapter=10,
     points=3,
@@ -973,18 +931,36 @@ def loss_by_targets(logits, answers, pad):
     return torch.einsum("blv,blv->", targets, scores.logsumexp(-1, keepdim=True) - scores)
 
 
+@mistake(
+    "padding counted",
+    rejected_by="a padded row",
+    symptom="What the model says where nothing stands changes the loss.",
+    cause="Padding is a word like any other.",
+)
 def hunted_pads_counted(logits, answers, pad):
     """Padding is word 0, or whatever its number is."""
     surprise, _ = _surprise(logits, answers.clamp(0, logits.shape[-1] - 1), -1)
     return surprise.mean()
 
 
+@mistake(
+    "divided by all places",
+    rejected_by="a padded row",
+    symptom="More padding makes the loss smaller.",
+    cause="The mean is over B L places.",
+)
 def hunted_all_places(logits, answers, pad):
     """Zeros are part of the mean."""
     surprise, real = _surprise(logits, answers, pad)
     return (surprise * real).mean()
 
 
+@mistake(
+    "a mean of means",
+    rejected_by="rows of different lengths",
+    symptom="A short sentence weighs as much as a long one.",
+    cause="One mean for each sentence, and then the mean of these.",
+)
 def hunted_by_sentence(logits, answers, pad):
     """The mean of the sentences' means."""
     surprise, real = _surprise(logits, answers, pad)
@@ -992,28 +968,58 @@ def hunted_by_sentence(logits, answers, pad):
     return means.sum() / real.any(-1).sum().clamp(min=1)
 
 
+@mistake(
+    "softmax twice",
+    rejected_by="any example",
+    symptom="A sure and right answer still costs something.",
+    cause="The scores go through a softmax before the loss.",
+)
 def hunted_softmax_twice(logits, answers, pad):
     """Probabilities are taken for logits."""
     return loss_by_torch(logits.softmax(-1), answers, pad)
 
 
+@mistake(
+    "exp overflows",
+    rejected_by="large scores",
+    symptom="The loss is NaN once the scores have grown.",
+    cause="exp before a maximum is subtracted.",
+)
 def hunted_overflow(logits, answers, pad):
     """log(exp(x) / sum of exp(x))."""
     raised = logits.exp()
     return loss_by_torch((raised / raised.sum(-1, keepdim=True)).log(), answers, pad)
 
 
+@mistake(
+    "padding is always 0",
+    rejected_by="another pad number",
+    symptom="Right for one vocabulary and wrong for another.",
+    cause="The argument pad is not used.",
+)
 def hunted_pad_is_zero(logits, answers, pad):
     """The argument is not looked at."""
     return loss_by_torch(logits, answers.masked_fill(answers < 0, 0), 0)
 
 
+@mistake(
+    "nothing divided by nothing",
+    rejected_by="a batch of padding",
+    symptom="One empty batch, and every weight is NaN.",
+    cause="0 / 0 where no word stands.",
+)
 def hunted_no_words(logits, answers, pad):
     """0 / 0."""
     surprise, real = _surprise(logits, answers, pad)
     return (surprise * real).sum() / real.sum()
 
 
+@mistake(
+    "up to the first padding",
+    rejected_by="padding on the left",
+    symptom="Rows that are padded on the left teach nothing.",
+    cause="A row is read until padding comes.",
+)
 def hunted_upto_padding(logits, answers, pad):
     """The words before the first padding."""
     surprise, real = _surprise(logits, answers, pad)
@@ -1021,12 +1027,24 @@ def hunted_upto_padding(logits, answers, pad):
     return (surprise * real).sum() / real.sum().clamp(min=1)
 
 
+@mistake(
+    "the scores changed",
+    rejected_by="compare the inputs before and after",
+    symptom="The loss is right, and what is computed from the scores later may not be.",
+    cause="-= works on the caller's tensor.",
+)
 def hunted_in_place(logits, answers, pad):
     """The largest score is subtracted from the caller's tensor."""
     logits -= logits.amax(-1, keepdim=True)
     return loss_by_torch(logits, answers, pad)
 
 
+@mistake(
+    "half precision",
+    rejected_by="more than three digits, or scores above 65,504",
+    symptom="Right to three digits.",
+    cause="The scores are rounded to float16 on the way.",
+)
 def hunted_half(logits, answers, pad):
     """Half precision on the way."""
     return loss_by_torch(logits.half().float(), answers, pad).to(logits.dtype)
@@ -1040,67 +1058,10 @@ HUNT = Hunt(
     "float64, answers (B, L); where the answer is pad, anywhere in a row, no word stands; pad is any "
     "whole number, also none of the V words; the inputs stay as they are",
     right={"torch": loss_by_torch, "a loop": loss_in_a_loop, "einsum": loss_by_targets},
-    mutants=(
-        Mutant(
-            "padding counted", hunted_pads_counted, "a padded row",
-            symptom="What the model says where nothing stands changes the loss.",
-            cause="Padding is a word like any other.",
-            seen="source notes, 001:1537", chapter=10,
-        ),
-        Mutant(
-            "divided by all places", hunted_all_places, "a padded row",
-            symptom="More padding makes the loss smaller.",
-            cause="The mean is over B L places.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "a mean of means", hunted_by_sentence, "rows of different lengths",
-            symptom="A short sentence weighs as much as a long one.",
-            cause="One mean for each sentence, and then the mean of these.",
-            seen="huggingface/transformers pull request 34191", chapter=10,
-        ),
-        Mutant(
-            "softmax twice", hunted_softmax_twice, "any example",
-            symptom="A sure and right answer still costs something.",
-            cause="The scores go through a softmax before the loss.",
-            seen="source notes, 001:1496", chapter=9,
-        ),
-        Mutant(
-            "exp overflows", hunted_overflow, "large scores",
-            symptom="The loss is NaN once the scores have grown.",
-            cause="exp before a maximum is subtracted.",
-            seen="source notes, 002:28", chapter=10,
-        ),
-        Mutant(
-            "padding is always 0", hunted_pad_is_zero, "another pad number",
-            symptom="Right for one vocabulary and wrong for another.",
-            cause="The argument pad is not used.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "nothing divided by nothing", hunted_no_words, "a batch of padding",
-            symptom="One empty batch, and every weight is NaN.",
-            cause="0 / 0 where no word stands.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "up to the first padding", hunted_upto_padding, "padding on the left",
-            symptom="Rows that are padded on the left teach nothing.",
-            cause="A row is read until padding comes.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "the scores changed", hunted_in_place, "compare the inputs before and after",
-            symptom="The loss is right, and what is computed from the scores later may not be.",
-            cause="-= works on the caller's tensor.",
-            seen="made for this book", chapter=10,
-        ),
-        Mutant(
-            "half precision", hunted_half, "more than three digits, or scores above 65,504",
-            symptom="Right to three digits.",
-            cause="The scores are rounded to float16 on the way.",
-            seen="made for this book", chapter=10,
-        ),
+    mutants=mistakes(
+        hunted_pads_counted, hunted_all_places, hunted_by_sentence, hunted_softmax_twice,
+        hunted_overflow, hunted_pad_is_zero, hunted_no_words, hunted_upto_padding, hunted_in_place,
+        hunted_half
     ),
     points=4,
     minutes=20,

@@ -13,19 +13,9 @@ from torch import Tensor
 
 from ... import reference
 from ...errors import argument_error
-from ...specs.judge import (
-    EQUAL,
-    SHAPE,
-    UNTOUCHED,
-    Case,
-    Check,
-    Mutant,
-    Problem,
-    Run,
-    Spec,
-    brief,
-    compare,
-)
+from ...specs.compare import Problem, brief, compare
+from ...specs.mistakes import mistake, mistakes
+from ...specs.spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from ..tasks import Assignment, Hunt, Task, Written
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -62,42 +52,71 @@ def _rule_out(logits: Tensor, gone: Tensor) -> Tensor:
     return logits.masked_fill(gone, float("-inf"))
 
 
+@mistake(
+    "an absolute threshold",
+    rejected_by="the likeliest words stay",
+    cause="The threshold is share, not share times the likeliest.",
+)
 def min_p_absolute(logits, share):
     """Less likely than share, whatever the others are."""
     return _rule_out(logits, logits.softmax(-1) < share)
 
 
+@mistake(
+    "a share of the scores",
+    rejected_by="the likeliest words stay",
+    cause="Scores have no zero: a share of a score means nothing.",
+)
 def min_p_of_scores(logits, share):
     """A share of the largest score."""
     return _rule_out(logits, logits < share * logits.amax(-1, keepdim=True))
 
 
+@mistake(
+    "the likeliest of the batch",
+    rejected_by="the likeliest words stay",
+    cause="The maximum runs over the whole table.",
+)
 def min_p_of_the_batch(logits, share):
     """The likeliest word of all rows."""
     p = logits.softmax(-1)
     return _rule_out(logits, p < share * p.max())
 
 
+@mistake(
+    "more than the share",
+    rejected_by="the likeliest words stay",
+    cause="The threshold itself is ruled out.",
+)
 def min_p_strict(logits, share):
     """More than the share."""
     top = logits.amax(-1, keepdim=True)
     return _rule_out(logits, logits - top <= np.log(share))
 
 
+@mistake(
+    "a large negative number",
+    rejected_by="ruled out is -inf",
+    cause="-1e9, or another finite number, in place of -inf.",
+)
 def min_p_with_a_large_number(logits, share):
     """-1e9 in place of -inf."""
     p = logits.softmax(-1)
     return logits.masked_fill(p < share * p.amax(-1, keepdim=True), -1e9)
 
 
+@mistake(
+    "log-probabilities back",
+    rejected_by="what stays is what it was",
+    cause="The logarithm of the softmax is handed back in place of the scores.",
+)
 def min_p_as_probabilities(logits, share):
     """Logarithms of what is left."""
     p = logits.softmax(-1)
     return _rule_out(p.log(), p < share * p.amax(-1, keepdim=True))
 
 
-def _min_p_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _min_p_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, vocab, share, shift=0.0, scale=2.0, dtype=torch.float64) -> Case:
         logits = scale * rng.normal(size=(rows, vocab)) + shift
@@ -167,7 +186,6 @@ MIN_P = Spec(
     reference=_min_p_reference,
     cases=_min_p_cases,
     checks=(
-        SHAPE,
         replace(
             UNTOUCHED,
             explain="The function changes its caller's tensor. Assigning to a part of it, logits[...] = ..., "
@@ -199,45 +217,10 @@ MIN_P = Spec(
             "Who stays in a row does not depend on the other rows of the batch.",
             _rows_alone,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "an absolute threshold", min_p_absolute, "the likeliest words stay",
-            symptom="Where the model is unsure, no word is left.",
-            cause="The threshold is share, not share times the likeliest.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a share of the scores", min_p_of_scores, "the likeliest words stay",
-            symptom="With negative scores even the likeliest word is gone.",
-            cause="Scores have no zero: a share of a score means nothing.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the likeliest of the batch", min_p_of_the_batch, "the likeliest words stay",
-            symptom="A sure row rules out all words of an unsure one.",
-            cause="The maximum runs over the whole table.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "more than the share", min_p_strict, "the likeliest words stay",
-            symptom="At a share of 1 nothing is left.",
-            cause="The threshold itself is ruled out.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a large negative number", min_p_with_a_large_number, "ruled out is -inf",
-            symptom="Nothing is seen in a softmax; a filter that looks for -inf afterward finds none.",
-            cause="-1e9, or another finite number, in place of -inf.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "log-probabilities back", min_p_as_probabilities, "what stays is what it was",
-            symptom="Harmless in a softmax, wrong for whatever reads the scores later.",
-            cause="The logarithm of the softmax is handed back in place of the scores.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        min_p_absolute, min_p_of_scores, min_p_of_the_batch, min_p_strict,
+        min_p_with_a_large_number, min_p_as_probabilities
     ),
     chapter=11,
     points=2,
@@ -258,17 +241,32 @@ def _slots_reference(fed: int, size: int, sinks: int) -> np.ndarray:
     return np.array(held)
 
 
+@mistake(
+    "nothing stays for good",
+    rejected_by="the first tokens stay for good",
+    cause="One ring for all slots.",
+)
 def slots_without_sinks(fed, size, sinks):
     """One ring for all."""
     return torch.from_numpy(_slots_reference(fed, size, 0))
 
 
+@mistake(
+    "sorted by age",
+    rejected_by="a token stays in its slot",
+    cause="The oldest is dropped and all others move up.",
+)
 def slots_in_order(fed, size, sinks):
     """The right tokens, oldest first."""
     held = _slots_reference(fed, size, sinks)
     return torch.from_numpy(np.concatenate([np.sort(held[held >= 0]), held[held < 0]]))
 
 
+@mistake(
+    "counted around all slots",
+    rejected_by="the newest are there, and no others",
+    cause="token % size; only size - sinks slots turn over.",
+)
 def slots_modulo_size(fed, size, sinks):
     """token % size, past the first ones."""
     held = [-1] * size
@@ -278,16 +276,31 @@ def slots_modulo_size(fed, size, sinks):
     return torch.tensor(held)
 
 
+@mistake(
+    "empty slots hold token 0",
+    rejected_by="empty slots say -1",
+    cause="0 stands for nothing and for the first token.",
+)
 def slots_empty_as_zero(fed, size, sinks):
     """An empty slot looks like one that holds token 0."""
     return torch.from_numpy(_slots_reference(fed, size, sinks)).clamp(min=0)
 
 
+@mistake(
+    "one token too many",
+    rejected_by="empty slots say -1",
+    cause="After `fed` tokens the newest is number fed - 1.",
+)
 def slots_one_too_many(fed, size, sinks):
     """Token number `fed` is there already."""
     return torch.from_numpy(_slots_reference(fed + 1, size, sinks))
 
 
+@mistake(
+    "emptied when full",
+    rejected_by="empty slots say -1",
+    cause="The whole ring is thrown away where one slot would do.",
+)
 def slots_refilled(fed, size, sinks):
     """When it is full, everything but the first tokens is thrown away."""
     held = [-1] * size
@@ -298,8 +311,7 @@ def slots_refilled(fed, size, sinks):
     return torch.tensor(held)
 
 
-def _slots_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _slots_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, fed, size, sinks) -> Case:
         return Case(label, {"fed": int(fed), "size": int(size), "sinks": int(sinks)})
@@ -359,8 +371,8 @@ SLOTS = Spec(
     reference=_slots_reference,
     read=_whole_numbers,
     cases=_slots_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "empty slots say -1",
             "Slots are filled from the first to the last, and an empty one must be told from token 0.",
@@ -381,45 +393,10 @@ SLOTS = Spec(
             "Moving keys and values costs time: one more token writes one slot, and no other changes.",
             _one_slot_a_token,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "nothing stays for good", slots_without_sinks, "the first tokens stay for good",
-            symptom="A long text falls apart as soon as its first tokens are gone.",
-            cause="One ring for all slots.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "sorted by age", slots_in_order, "a token stays in its slot",
-            symptom="Right, and each step copies the whole cache.",
-            cause="The oldest is dropped and all others move up.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "counted around all slots", slots_modulo_size, "the newest are there, and no others",
-            symptom="Some of the newest tokens are missing, and older ones are still there.",
-            cause="token % size; only size - sinks slots turn over.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "empty slots hold token 0", slots_empty_as_zero, "empty slots say -1",
-            symptom="While the cache fills, the first token counts several times.",
-            cause="0 stands for nothing and for the first token.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one token too many", slots_one_too_many, "empty slots say -1",
-            symptom="The cache forgets a token that is still wanted.",
-            cause="After `fed` tokens the newest is number fed - 1.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "emptied when full", slots_refilled, "empty slots say -1",
-            symptom="From time to time the model forgets all but the first words.",
-            cause="The whole ring is thrown away where one slot would do.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        slots_without_sinks, slots_in_order, slots_modulo_size, slots_empty_as_zero,
+        slots_one_too_many, slots_refilled
     ),
     chapter=11,
     points=2,
@@ -455,27 +432,52 @@ def _residual(p: Tensor, q: Tensor, place: int) -> Tensor:
     return rest / rest.sum()
 
 
+@mistake(
+    "the rest not shared out",
+    rejected_by="probabilities",
+    cause="max(0, p - q) sums to less than 1.",
+)
 def guesses_not_shared_out(p, q, drafted, coins):
     """max(0, p - q), as it is."""
     return _after(p, _accepted(p, q, drafted, coins), lambda n: (p[n] - q[n]).clamp(min=0))
 
 
+@mistake(
+    "drawn from p after all",
+    rejected_by="what was refused does not come back",
+    cause="After a refusal only what q gave too little of is left.",
+)
 def guesses_drawn_again(p, q, drafted, coins):
     """From p, although a guess was refused."""
     return _after(p, _accepted(p, q, drafted, coins), lambda n: p[n].clone())
 
 
+@mistake(
+    "accepted with p",
+    rejected_by="accepted below p/q, refused above",
+    cause="The coin is compared with p, not with p/q.",
+)
 def guesses_by_p_alone(p, q, drafted, coins):
     """Accepted as often as the large model would say it."""
     accepted = coins < p[torch.arange(len(drafted)), drafted]
     return _after(p, accepted, lambda n: _residual(p, q, n))
 
 
+@mistake(
+    "the ratio upside down",
+    rejected_by="accepted below p/q, refused above",
+    cause="q/p.",
+)
 def guesses_upside_down(p, q, drafted, coins):
     """q / p."""
     return _after(p, _accepted(q, p, drafted, coins), lambda n: _residual(p, q, n))
 
 
+@mistake(
+    "accepted ones counted",
+    rejected_by="nothing after the first refusal counts",
+    cause="accepted.sum() also counts what comes after a refusal.",
+)
 def guesses_counted(p, q, drafted, coins):
     """All accepted ones are counted, also those after a refusal."""
     accepted = _accepted(p, q, drafted, coins)
@@ -483,6 +485,11 @@ def guesses_counted(p, q, drafted, coins):
     return p[count].clone() if count == len(accepted) else _residual(p, q, count)
 
 
+@mistake(
+    "the last place again",
+    rejected_by="a guess too many",
+    cause="Row N - 1 of p in place of row N.",
+)
 def guesses_last_place_again(p, q, drafted, coins):
     """If all are accepted, the last one's place once more."""
     accepted = _accepted(p, q, drafted, coins)
@@ -490,6 +497,11 @@ def guesses_last_place_again(p, q, drafted, coins):
     return p[place].clone() if accepted.all() else _after(p, accepted, lambda n: _residual(p, q, n))
 
 
+@mistake(
+    "accepted at p/q itself",
+    rejected_by="a coin of exactly p/q refuses",
+    cause="<= in place of <, or > in place of >=.",
+)
 def guesses_up_to_the_ratio(p, q, drafted, coins):
     """coin <= p/q."""
     places = torch.arange(len(drafted))
@@ -497,6 +509,11 @@ def guesses_up_to_the_ratio(p, q, drafted, coins):
     return _after(p, accepted, lambda n: _residual(p, q, n))
 
 
+@mistake(
+    "the distance of p and q",
+    rejected_by="what was refused does not come back",
+    cause="The absolute value keeps what must be cut off.",
+)
 def guesses_by_distance(p, q, drafted, coins):
     """|p - q|."""
 
@@ -507,8 +524,7 @@ def guesses_by_distance(p, q, drafted, coins):
     return _after(p, _accepted(p, q, drafted, coins), rest)
 
 
-def _guesses_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _guesses_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, guesses, vocab, refused=None, spread=1.0, dtype=torch.float64) -> Case:
         """Coins that refuse the guess at a place and accept those before it; after it, chance."""
@@ -639,8 +655,6 @@ AFTER_GUESSES = Spec(
     ),
     cases=_guesses_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "probabilities",
             "What a word is drawn from has the sum 1 and nothing below 0.",
@@ -676,57 +690,10 @@ AFTER_GUESSES = Spec(
             _equality_refuses,
             when=_exactly_at_it,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "the rest not shared out", guesses_not_shared_out, "probabilities",
-            symptom="Hidden by multinomial, which divides by the sum itself.",
-            cause="max(0, p - q) sums to less than 1.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "drawn from p after all", guesses_drawn_again, "what was refused does not come back",
-            symptom="The words that the small model likes come too often.",
-            cause="After a refusal only what q gave too little of is left.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "accepted with p", guesses_by_p_alone, "accepted below p/q, refused above",
-            symptom="Most guesses are refused, even by a model that guesses itself.",
-            cause="The coin is compared with p, not with p/q.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the ratio upside down", guesses_upside_down, "accepted below p/q, refused above",
-            symptom="What the small model exaggerates is always accepted.",
-            cause="q/p.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "accepted ones counted", guesses_counted, "nothing after the first refusal counts",
-            symptom="Right for one guess; with more, words follow a word that was never said.",
-            cause="accepted.sum() also counts what comes after a refusal.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the last place again", guesses_last_place_again, "a guess too many",
-            symptom="A word is said twice whenever all guesses were good.",
-            cause="Row N - 1 of p in place of row N.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "accepted at p/q itself", guesses_up_to_the_ratio, "a coin of exactly p/q refuses",
-            symptom="Once in a long while a word is said that the large model rules out.",
-            cause="<= in place of <, or > in place of >=.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the distance of p and q", guesses_by_distance, "what was refused does not come back",
-            symptom="Words that q says too often come even more often.",
-            cause="The absolute value keeps what must be cut off.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        guesses_not_shared_out, guesses_drawn_again, guesses_by_p_alone, guesses_upside_down,
+        guesses_counted, guesses_last_place_again, guesses_up_to_the_ratio, guesses_by_distance
     ),
     chapter=11,
     points=2,
@@ -769,6 +736,11 @@ def _as_words(answer: Any, arguments: dict[str, Any]) -> Any:
     return _whole_numbers(answer, arguments)
 
 
+@mistake(
+    "greedy",
+    rejected_by="a sentence that ends",
+    cause="Each word is chosen without looking at what can follow it.",
+)
 def chain_greedy(first, after, eos, longest):
     """The likeliest next word, again and again."""
     words = [int(first.argmax())]
@@ -807,12 +779,22 @@ def _stopping(after: Tensor, eos: int) -> Tensor:
     return after
 
 
+@mistake(
+    "as long as allowed",
+    rejected_by="a sentence that ends",
+    cause="Only the table of the last step is looked at.",
+)
 def chain_of_full_length(first, after, eos, longest):
     """EOS comes last, and `longest` words are said."""
     _, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
     return _back(came_from, longest, eos)
 
 
+@mistake(
+    "the first end",
+    rejected_by="no sentence is likelier",
+    cause="The search stops where a sentence can end.",
+)
 def chain_of_the_shortest(first, after, eos, longest):
     """The first length at which a sentence can end."""
     scores, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
@@ -820,11 +802,21 @@ def chain_of_the_shortest(first, after, eos, longest):
     return _back(came_from, length, eos)
 
 
+@mistake(
+    "one word too many",
+    rejected_by="a sentence that ends",
+    cause="The first word is one of the `longest`: longest - 1 steps follow it.",
+)
 def chain_one_word_more(first, after, eos, longest):
     """One step for each of the `longest` words, after the first."""
     return torch.from_numpy(_likeliest_reference(first, after, eos, longest + 1))
 
 
+@mistake(
+    "each word settled once",
+    rejected_by="no sentence is likelier",
+    cause="A shortest path (Dijkstra) keeps one way to each word, whatever its length.",
+)
 def chain_settled_once(first, after, eos, longest):
     """Dijkstra: the likeliest way to each word, however long, and none after it."""
     ways = [(-float(_logs(p)), [word]) for word, p in enumerate(first.tolist()) if p > 0]
@@ -845,6 +837,11 @@ def chain_settled_once(first, after, eos, longest):
     return None
 
 
+@mistake(
+    "a beam",
+    rejected_by="no sentence is likelier",
+    cause="Fifty beginnings are kept, whatever their last words; one for each last word is enough, and needed.",
+)
 def chain_by_beams(first, after, eos, longest):
     """The 50 likeliest beginnings of each length."""
     beams, rows = [(0.0, [])], [*_logs(after), _logs(first)]
@@ -858,11 +855,21 @@ def chain_by_beams(first, after, eos, longest):
     return torch.tensor(max(ended, key=lambda beam: beam[0])[1])
 
 
+@mistake(
+    "a little added to 0",
+    rejected_by="it can be said",
+    cause="A small number is put in place of 0, so that its logarithm is finite. It should be -inf.",
+)
 def chain_of_small_numbers(first, after, eos, longest):
     """1e-9 is added, so that no logarithm is infinite."""
     return torch.from_numpy(_likeliest_reference(first + 1e-9, after + 1e-9, eos, longest))
 
 
+@mistake(
+    "the best mean",
+    rejected_by="no sentence is likelier",
+    cause="The log-probability is divided by the length: the length penalty 1.",
+)
 def chain_by_the_mean(first, after, eos, longest):
     """The mean log-probability of a word."""
     scores, came_from = _chain(first.log(), _stopping(after, eos), longest, _sum)
@@ -870,6 +877,11 @@ def chain_by_the_mean(first, after, eos, longest):
     return _back(came_from, int(means.argmax()) + 1, eos)
 
 
+@mistake(
+    "a product of probabilities",
+    rejected_by="it can be said",
+    cause="The product underflows. Logarithms are added.",
+)
 def chain_of_products(first, after, eos, longest):
     """Probabilities are multiplied."""
     stopping = after.clone()
@@ -879,6 +891,11 @@ def chain_of_products(first, after, eos, longest):
     return _back(came_from, int(ends.argmax()) + 1, eos)
 
 
+@mistake(
+    "going on after the end",
+    rejected_by="a sentence that ends",
+    cause="EOS must end a path, not lead on.",
+)
 def chain_through_the_end(first, after, eos, longest):
     """EOS is a word like any other, and the likeliest words of full length are cut at their end."""
     scores, came_from = _chain(first.log(), after.log(), longest, _sum)
@@ -921,8 +938,7 @@ def _many_beginnings() -> dict[str, np.ndarray]:
     return {"first": first, "after": after}
 
 
-def _chain_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _chain_cases(rng: np.random.Generator) -> list[Case]:
 
     def drawn(label, vocab, eos, longest, length, dtype=torch.float64) -> Case:
         """The first chain in which ends are rare and the likeliest sentence has so many words."""
@@ -1012,6 +1028,7 @@ LIKELIEST = Spec(
     reference=_likeliest_reference,
     read=_as_words,
     cases=_chain_cases,
+    usual=(UNTOUCHED,),
     checks=(
         Check(
             "a sentence that ends",
@@ -1029,69 +1046,11 @@ LIKELIEST = Spec(
             "Another sentence that ends in time is likelier.",
             _no_likelier,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "greedy", chain_greedy, "a sentence that ends",
-            symptom="A likely first word leads where nothing is likely, or where nothing ends.",
-            cause="Each word is chosen without looking at what can follow it.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "as long as allowed", chain_of_full_length, "a sentence that ends",
-            symptom="All sentences have the same length.",
-            cause="Only the table of the last step is looked at.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the first end", chain_of_the_shortest, "no sentence is likelier",
-            symptom="Short sentences, though a longer one is likelier.",
-            cause="The search stops where a sentence can end.",
-            seen="joeynmt/joeynmt issue 148", chapter=11,
-        ),
-        Mutant(
-            "the best mean", chain_by_the_mean, "no sentence is likelier",
-            symptom="Long sentences, though a shorter one is likelier.",
-            cause="The log-probability is divided by the length: the length penalty 1.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one word too many", chain_one_word_more, "a sentence that ends",
-            symptom="Right, but for sentences of longest + 1 words.",
-            cause="The first word is one of the `longest`: longest - 1 steps follow it.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "each word settled once", chain_settled_once, "no sentence is likelier",
-            symptom="Right where there is time enough, and wrong where the likeliest way to a word is too long.",
-            cause="A shortest path (Dijkstra) keeps one way to each word, whatever its length.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a beam", chain_by_beams, "no sentence is likelier",
-            symptom="Right for most tables, and wrong where the right beginning is a rare one.",
-            cause="Fifty beginnings are kept, whatever their last words; one for each last word is enough, and needed.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a little added to 0", chain_of_small_numbers, "it can be said",
-            symptom="What can not be said is said, where all that can be said is rarer still.",
-            cause="A small number is put in place of 0, so that its logarithm is finite. It should be -inf.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "a product of probabilities", chain_of_products, "it can be said",
-            symptom="Right for short sentences; long ones have the probability 0, all of them.",
-            cause="The product underflows. Logarithms are added.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "going on after the end", chain_through_the_end, "a sentence that ends",
-            symptom="What would be said after EOS decides about what is said before it.",
-            cause="EOS must end a path, not lead on.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        chain_greedy, chain_of_full_length, chain_of_the_shortest, chain_by_the_mean,
+        chain_one_word_more, chain_settled_once, chain_by_beams, chain_of_small_numbers,
+        chain_of_products, chain_through_the_end
     ),
     chapter=11,
     points=3,
@@ -1144,6 +1103,12 @@ def top_p_counted(probabilities, p):
     return torch.einsum("bv,b->bv", left, 1 / left.sum(-1))
 
 
+@mistake(
+    "without the word that crosses",
+    rejected_by="a sum below p",
+    symptom="The words that stay have less than p together.",
+    cause="The sum with a word decides, where the sum before it should.",
+)
 def hunted_without_the_crossing(probabilities, p):
     """Words as long as their sum stays below p; the first in any case."""
     _, words, total = _sorted(probabilities)
@@ -1152,6 +1117,12 @@ def hunted_without_the_crossing(probabilities, p):
     return _keep(probabilities, _where(words, kept))
 
 
+@mistake(
+    "a sure word lost",
+    rejected_by="a word that has p alone",
+    symptom="Where the model is surest, nothing is left.",
+    cause="The rule moves on by one place and the first is not set free.",
+)
 def hunted_sure_word_lost(probabilities, p):
     """The rule is moved by one place, and the first place keeps its own."""
     _, words, total = _sorted(probabilities)
@@ -1161,6 +1132,12 @@ def hunted_sure_word_lost(probabilities, p):
     return left / left.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
+@mistake(
+    "one more than needed",
+    rejected_by="a sum of exactly p",
+    symptom="A word too many where p is reached exactly.",
+    cause="<= in place of <.",
+)
 def hunted_one_more(probabilities, p):
     """Where p is reached exactly, one word more."""
     _, words, total = _sorted(probabilities)
@@ -1168,17 +1145,35 @@ def hunted_one_more(probabilities, p):
     return _keep(probabilities, _where(words, before <= p))
 
 
+@mistake(
+    "sorted, and left so",
+    rejected_by="words in another order",
+    symptom="Word 0 is always the likeliest.",
+    cause="The answer is not brought back to the order of the words.",
+)
 def hunted_sorted_answer(probabilities, p):
     """The order of the probabilities, not of the words."""
     ordered, _, total = _sorted(probabilities)
     return _keep(ordered, total - ordered < p)
 
 
+@mistake(
+    "not shared out",
+    rejected_by="the sum of a row",
+    symptom="The rows sum to less than 1.",
+    cause="What was ruled out is not given to the others.",
+)
 def hunted_not_shared_out(probabilities, p):
     """What is ruled out is missing."""
     return probabilities * (top_p_sorted(probabilities, p) > 0)
 
 
+@mistake(
+    "the first row for all",
+    rejected_by="rows that need different numbers",
+    symptom="A prompt's words depend on the first prompt of the batch.",
+    cause="The number of words is counted in row 0.",
+)
 def hunted_first_row(probabilities, p):
     """As many words in every row as in the first."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)
@@ -1186,6 +1181,12 @@ def hunted_first_row(probabilities, p):
     return _keep(probabilities, order.argsort(-1) < needed)
 
 
+@mistake(
+    "ties stay",
+    rejected_by="equally likely words",
+    symptom="Of many equally likely words all stay, whatever p is.",
+    cause="A threshold can not tell equal numbers apart.",
+)
 def hunted_ties(probabilities, p):
     """Every word as likely as the last that is needed."""
     kept = top_p_sorted(probabilities, p) > 0
@@ -1193,12 +1194,24 @@ def hunted_ties(probabilities, p):
     return _keep(probabilities, probabilities >= least)
 
 
+@mistake(
+    "the input changed",
+    rejected_by="compare the input before and after",
+    symptom="The answer is right; whoever looks at the probabilities later finds zeros.",
+    cause="mul_ works on the caller's tensor.",
+)
 def hunted_in_place(probabilities, p):
     """Zeros are written into the caller's tensor."""
     kept = top_p_sorted(probabilities, p) > 0
     return _keep(probabilities.mul_(kept), kept)
 
 
+@mistake(
+    "softmax again",
+    rejected_by="any example",
+    symptom="Nearly even chances for all that stay.",
+    cause="Probabilities are taken for scores.",
+)
 def hunted_softmax_again(probabilities, p):
     """Probabilities are taken for scores."""
     kept = top_p_sorted(probabilities, p) > 0
@@ -1213,61 +1226,9 @@ HUNT = Hunt(
     "likely words the one with the smaller number comes first; probabilities (B, V) in float32 or float64, "
     "rows with the sum 1, 0 < p < 1 -> (B, V), in the order of the words; the input stays as it is",
     right={"sorted": top_p_sorted, "a loop": top_p_in_a_loop, "counted": top_p_counted},
-    mutants=(
-        Mutant(
-            "without the word that crosses", hunted_without_the_crossing, "a sum below p",
-            symptom="The words that stay have less than p together.",
-            cause="The sum with a word decides, where the sum before it should.",
-            seen="rasbt/reasoning-from-scratch issue 164", chapter=11,
-        ),
-        Mutant(
-            "a sure word lost", hunted_sure_word_lost, "a word that has p alone",
-            symptom="Where the model is surest, nothing is left.",
-            cause="The rule moves on by one place and the first is not set free.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "one more than needed", hunted_one_more, "a sum of exactly p",
-            symptom="A word too many where p is reached exactly.",
-            cause="<= in place of <.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "sorted, and left so", hunted_sorted_answer, "words in another order",
-            symptom="Word 0 is always the likeliest.",
-            cause="The answer is not brought back to the order of the words.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "not shared out", hunted_not_shared_out, "the sum of a row",
-            symptom="The rows sum to less than 1.",
-            cause="What was ruled out is not given to the others.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the first row for all", hunted_first_row, "rows that need different numbers",
-            symptom="A prompt's words depend on the first prompt of the batch.",
-            cause="The number of words is counted in row 0.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "ties stay", hunted_ties, "equally likely words",
-            symptom="Of many equally likely words all stay, whatever p is.",
-            cause="A threshold can not tell equal numbers apart.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "the input changed", hunted_in_place, "compare the input before and after",
-            symptom="The answer is right; whoever looks at the probabilities later finds zeros.",
-            cause="mul_ works on the caller's tensor.",
-            seen="made for this book", chapter=11,
-        ),
-        Mutant(
-            "softmax again", hunted_softmax_again, "any example",
-            symptom="Nearly even chances for all that stay.",
-            cause="Probabilities are taken for scores.",
-            seen="made for this book", chapter=11,
-        ),
+    mutants=mistakes(
+        hunted_without_the_crossing, hunted_sure_word_lost, hunted_one_more, hunted_sorted_answer,
+        hunted_not_shared_out, hunted_first_row, hunted_ties, hunted_in_place, hunted_softmax_again
     ),
     points=4,
     minutes=20,

@@ -14,7 +14,7 @@ from .session import Ended, JailSession, tensors_in
 
 
 class RemoteFunction:
-    """A function of a Session, for the judge: tensors go in, and what comes back is what it answers.
+    """A function of a JailSession, for the judge: tensors go in, and what comes back is what it answers.
 
     What the student's function did to its arguments is done to them here too.
     """

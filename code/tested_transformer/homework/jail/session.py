@@ -1,8 +1,4 @@
-"""The grader's side of a jail: a student's functions that can be called, and answer as a stranger would.
-
-`RemoteFunction` is such a function in the form that the judge takes, gradients included: it knows nothing of
-jails, and marks in the jail are given by the same code as in a notebook.
-"""
+"""The grader's side of a jail: start the worker, talk to it, and take every answer for a stranger's."""
 
 from __future__ import annotations
 

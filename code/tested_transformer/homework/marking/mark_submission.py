@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...specs.judge import Run, Spec, Verdict, describe, drawn, judge
+from ...specs.judge import Verdict, drawn, judge
+from ...specs.spec import Run, Spec, describe
 from ..hunts import HuntVerdict, judge_hunt
 from ..jail.bubblewrap import Limits
 from ..jail.remote import RemoteFunction

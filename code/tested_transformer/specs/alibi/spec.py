@@ -9,17 +9,20 @@ import torch
 from torch import nn
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import BIAS_MUTANTS, SLOPE_MUTANTS, BiasFormula, slopes
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import SHAPE, Case, Check, Run, Spec
+from . import mutants
+from .mutants import BiasFormula, slopes
 
 ROUNDING = 1e-6  # of a slope, in float32: slopes are at most 1
 
 # --- Slopes ---------------------------------------------------------------------------------------
 
 
-def _slope_cases(seed: int) -> list[Case]:
+def _slope_cases(rng: np.random.Generator) -> list[Case]:
     """Powers of two and other numbers, as checkpoints have them (BLOOM 112, Baichuan 40)."""
-    drawn = int(np.random.default_rng(seed).integers(17, 32))
+    drawn = int(rng.integers(17, 32))
     return [Case(f"{n} heads", {"num_heads": n}, torch.float32)
             for n in (8, 1, 2, 16, 6, 3, 5, 7, 12, 40, 112, drawn)]  # fmt: skip
 
@@ -50,8 +53,8 @@ from the first.""",
     reference=reference.alibi_slopes,
     baseline=slopes,
     cases=_slope_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "a power of two: 2^(-8/n) to 2^-8",
             "For n heads, n a power of two, head h = 1 ... n has slope 2^(-8h/n).",
@@ -63,9 +66,8 @@ from the first.""",
             "Other numbers of heads begin with the slopes of the next smaller power of two.",
             _power_first,
         ),
-        EQUAL,
     ),
-    mutants=SLOPE_MUTANTS,
+    mutants=mistakes_in(mutants, of="alibi_slopes"),
     chapter=18,
 )
 
@@ -79,8 +81,7 @@ def _build(candidate: Any, arguments: dict[str, Any]) -> Any:
     return lambda query_ids, key_ids, num_heads: candidate(num_heads).bias(query_ids, key_ids)
 
 
-def _bias_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _bias_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, query_ids, key_ids, num_heads) -> Case:
         arguments = {"query_ids": np.asarray(query_ids), "key_ids": np.asarray(key_ids)}
@@ -143,8 +144,6 @@ being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), i
     baseline=BiasFormula(),
     cases=_bias_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "no penalty at no distance",
             "Where query and key have the same position the bias is 0.",
@@ -165,9 +164,8 @@ being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), i
             "One step costs head h its own slope, slopes in the order of the heads.",
             _slopes,
         ),
-        EQUAL,
     ),
-    mutants=BIAS_MUTANTS,
+    mutants=mistakes_in(mutants, of="alibi_bias"),
     build=_build,
     chapter=18,
 )

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
 
 STATEMENT = """attention(query, key, value, ...): softmax(query key^T / sqrt(d), over the allowed keys) value.
 query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, dv)"""
@@ -43,8 +45,7 @@ def textbook(query, key, value, *, mask=None, bias=None, causal=False, window=No
     return weights.nan_to_num(0.0) @ value
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, query, keys, width=6, dtype=torch.float64, spread=1.0, **options) -> Case:
         """query (*batch, L, d); keys (*batch, S)."""
@@ -272,8 +273,6 @@ def _hides(option: str, name: str, explain: str) -> Check:
 
 
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "no overflow",
         "The softmax overflows. Subtract the row's maximum before the exponential.",
@@ -349,37 +348,7 @@ CHECKS = (
         _groups,
         when=lambda case: grouped(case) and not options_of(case),
     ),
-    EQUAL,
 )  # fmt: skip
-
-
-def narrowed(
-    name: str, statement: str, *options: str, chapter: int, points: int = 0, max_axes: int = 3
-) -> Spec:
-    """The same Spec for a function that takes fewer options: only the cases that need no others.
-
-    The options named become required arguments, in that order, after query, key and value. Cases
-    have at most `max_axes` axes.
-    """
-
-    def cases(seed: int) -> list[Case]:
-        fit = (c for c in _cases(seed) if options_of(c) == set(options) and not grouped(c))
-        return [c for c in fit if c.arguments["query"].ndim <= max_axes]
-
-    given = cases(0)
-    checks = [check for check in CHECKS if any(check.concerns(case) for case in given)]
-    return Spec(
-        name=name,
-        statement=statement,
-        required=("query", "key", "value", *options),
-        reference=reference.attention,
-        baseline=textbook,
-        cases=cases,
-        checks=checks,
-        mutants=MUTANTS,
-        chapter=chapter,
-        points=points,
-    )
 
 
 ATTENTION = Spec(
@@ -390,6 +359,28 @@ ATTENTION = Spec(
     baseline=textbook,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=4,
 )
+
+
+def narrowed(
+    name: str, statement: str, *options: str, chapter: int, points: int = 0, max_axes: int = 3
+) -> Spec:
+    """The same Spec for a function that takes fewer options: only the cases that need no others.
+
+    The options named become required arguments, in that order, after query, key and value. Cases
+    have at most `max_axes` axes.
+    """
+    return ATTENTION.narrowed(
+        lambda case: (
+            options_of(case) == set(options)
+            and not grouped(case)
+            and case.arguments["query"].ndim <= max_axes
+        ),
+        name=name,
+        statement=statement,
+        required=("query", "key", "value", *options),
+        chapter=chapter,
+        points=points,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from ..judge import Mutant
+from ..mistakes import Formula, mistake
 
 
 def norm(x, gain):
@@ -13,7 +13,7 @@ def norm(x, gain):
     return functional.layer_norm(x, gain.shape, gain)
 
 
-class Wiring:
+class Wiring(Formula):
     """The right stack, cut into the steps that the mutants replace one at a time."""
 
     def __call__(self, x, w, gain, norm_placement, *, alpha=1.0, dropout=0.0):
@@ -41,11 +41,11 @@ class Wiring:
         """x + f(norm(x))."""
         return self.add(x, find(norm(x, gain)), dropout), total
 
-    def deep(self, x, total, gain, find, alpha, dropout):
+    def deepnorm(self, x, total, gain, find, alpha, dropout):
         """norm(alpha x + f(x))."""
         return norm(self.add(alpha * x, find(x), dropout), gain), total
 
-    def dual(self, x, total, gain, find, alpha, dropout):
+    def resi_dual(self, x, total, gain, find, alpha, dropout):
         """Post, and the sum beside it; the dropout is the same in both."""
         change = self.add(torch.zeros_like(x), find(x), dropout)
         return norm(x + change, gain), self.next_total(x, total, change)
@@ -67,17 +67,37 @@ class Wiring:
         return x + norm(total, gain)
 
 
+@mistake(
+    "dropout on the residual stream",
+    rejected_by="the direct way is never dropped",
+    symptom="In training the stream itself has holes; after twelve sublayers little is whole.",
+    cause="dropout(x + f(x)) where x + dropout(f(x)) is right.",
+    seen="source notes, 001:1602",
+)
 class DropoutOnTheStream(Wiring):
     def add(self, x, change, dropout):
         return functional.dropout(x + change, dropout)
 
 
+@mistake(
+    "the residual takes the normed input",
+    rejected_by="nothing found, nothing changed",
+    symptom="A pre-norm stack trains like a post-norm one: the direct way passes every norm.",
+    cause="x = norm(x); x + f(x). The sum needs the x from before the norm.",
+    seen="annotated-transformer 1, 13, 92, 110",
+)
 class ResidualOfTheNormed(Wiring):
     def pre(self, x, total, gain, find, alpha, dropout):
         x = norm(x, gain)
         return self.add(x, find(x), dropout), total
 
 
+@mistake(
+    "post-norm where pre-norm was asked for",
+    rejected_by="nothing found, nothing changed",
+    symptom="The same parameters and shapes, so weights load; every number differs.",
+    cause="norm(x + f(x)) for x + f(norm(x)): the two are not the same function.",
+)
 class PreIsPost(Wiring):
     pre = Wiring.post
 
@@ -85,110 +105,88 @@ class PreIsPost(Wiring):
         return x
 
 
+@mistake(
+    "the norm after the sublayer, on the branch",
+    rejected_by="equals the reference",
+    symptom="Each sublayer adds a vector of fixed length, however little it found.",
+    cause="x + norm(f(x)) for x + f(norm(x)).",
+)
 class NormOnTheBranch(Wiring):
     def pre(self, x, total, gain, find, alpha, dropout):
         return self.add(x, norm(find(x), gain), dropout), total
 
 
+@mistake(
+    "the residual forgotten",
+    rejected_by="nothing found, nothing changed",
+    symptom="Depth destroys the input: a sublayer that finds nothing erases all.",
+    cause="norm(f(x)) in place of norm(x + f(x)).",
+)
 class NoResidual(Wiring):
     def post(self, x, total, gain, find, alpha, dropout):
         return norm(self.add(torch.zeros_like(x), find(x), dropout), gain), total
 
 
+@mistake(
+    "no norm at the end of a pre-norm stack",
+    rejected_by="the end is normalized",
+    symptom="The output grows with the depth, and so do the logits.",
+    cause="In pre-norm nothing normalizes the sum itself: the stack needs a norm of its own.",
+)
 class NoFinalNorm(Wiring):
     def end_of_pre(self, x, gain):
         return x
 
 
+@mistake(
+    "alpha on the sublayer",
+    rejected_by="a large alpha silences the sublayers",
+    symptom="The deeper the stack, the louder the sublayers: the opposite of DeepNorm.",
+    cause="norm(x + alpha f(x)) for norm(alpha x + f(x)).",
+)
 class AlphaOnTheSublayer(Wiring):
-    def deep(self, x, total, gain, find, alpha, dropout):
+    def deepnorm(self, x, total, gain, find, alpha, dropout):
         return norm(self.add(x, alpha * find(x), dropout), gain), total
 
 
+@mistake(
+    "alpha forgotten",
+    rejected_by="a large alpha silences the sublayers",
+    symptom="DeepNorm in name, post-norm in fact.",
+    cause="norm(x + f(x)): alpha is read from the configuration and not used.",
+)
 class AlphaForgotten(Wiring):
-    deep = Wiring.post
+    deepnorm = Wiring.post
 
 
+@mistake(
+    "the sum of ResiDual adds the stream",
+    rejected_by="nothing found, nothing changed",
+    symptom="The second stream grows even when no sublayer finds anything.",
+    cause="total + x where total + f(x) is right.",
+)
 class TotalOfTheStream(Wiring):
     def next_total(self, x, total, change):
         return total + x
 
 
+@mistake(
+    "the sum of ResiDual starts at zero",
+    rejected_by="nothing found, nothing changed",
+    symptom="The embedding reaches the end by the normalized stream alone.",
+    cause="The second stream starts with the embedding, not with zeros.",
+)
 class TotalFromZero(Wiring):
     def first_total(self, x):
         return torch.zeros_like(x)
 
 
+@mistake(
+    "the sum of ResiDual not normalized",
+    rejected_by="nothing found, nothing changed",
+    symptom="The output grows with the depth.",
+    cause="x + total where x + norm(total) is right.",
+)
 class TotalAsItIs(Wiring):
     def end_of_dual(self, x, total, gain):
         return x + total
-
-
-MUTANTS = (
-    Mutant(
-        "dropout on the residual stream", DropoutOnTheStream(), "the direct way is never dropped",
-        symptom="In training the stream itself has holes; after twelve sublayers little is whole.",
-        cause="dropout(x + f(x)) where x + dropout(f(x)) is right.",
-        seen="source notes, 001:1602", chapter=7,
-    ),
-    Mutant(
-        "the residual takes the normed input", ResidualOfTheNormed(), "nothing found, nothing changed",
-        symptom="A pre-norm stack trains like a post-norm one: the direct way passes every norm.",
-        cause="x = norm(x); x + f(x). The sum needs the x from before the norm.",
-        seen="annotated-transformer 1, 13, 92, 110", chapter=7,
-    ),
-    Mutant(
-        "post-norm where pre-norm was asked for", PreIsPost(), "nothing found, nothing changed",
-        symptom="The same parameters and shapes, so weights load; every number differs.",
-        cause="norm(x + f(x)) for x + f(norm(x)): the two are not the same function.",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "the norm after the sublayer, on the branch", NormOnTheBranch(), "equals the reference",
-        symptom="Each sublayer adds a vector of fixed length, however little it found.",
-        cause="x + norm(f(x)) for x + f(norm(x)).",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "the residual forgotten", NoResidual(), "nothing found, nothing changed",
-        symptom="Depth destroys the input: a sublayer that finds nothing erases all.",
-        cause="norm(f(x)) in place of norm(x + f(x)).",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "no norm at the end of a pre-norm stack", NoFinalNorm(), "the end is normalized",
-        symptom="The output grows with the depth, and so do the logits.",
-        cause="In pre-norm nothing normalizes the sum itself: the stack needs a norm of its own.",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "alpha on the sublayer", AlphaOnTheSublayer(), "a large alpha silences the sublayers",
-        symptom="The deeper the stack, the louder the sublayers: the opposite of DeepNorm.",
-        cause="norm(x + alpha f(x)) for norm(alpha x + f(x)).",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "alpha forgotten", AlphaForgotten(), "a large alpha silences the sublayers",
-        symptom="DeepNorm in name, post-norm in fact.",
-        cause="norm(x + f(x)): alpha is read from the configuration and not used.",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "the sum of ResiDual adds the stream", TotalOfTheStream(), "nothing found, nothing changed",
-        symptom="The second stream grows even when no sublayer finds anything.",
-        cause="total + x where total + f(x) is right.",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "the sum of ResiDual starts at zero", TotalFromZero(), "nothing found, nothing changed",
-        symptom="The embedding reaches the end by the normalized stream alone.",
-        cause="The second stream starts with the embedding, not with zeros.",
-        seen="made for this book", chapter=7,
-    ),
-    Mutant(
-        "the sum of ResiDual not normalized", TotalAsItIs(), "nothing found, nothing changed",
-        symptom="The output grows with the depth.",
-        cause="x + total where x + norm(total) is right.",
-        seen="made for this book", chapter=7,
-    ),
-)  # fmt: skip

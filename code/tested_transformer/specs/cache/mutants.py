@@ -7,9 +7,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ...functional.attention import attention
 from ...layers.cache import KeyValueCache
-from ..judge import Mutant
+from ..mistakes import mistake
 
 
+@mistake(
+    "old keys lost at growing",
+    rejected_by="the first token is never forgotten",
+    symptom="Right up to the capacity, 64 or 2048 tokens, and nonsense from the next on.",
+    cause="New memory is taken, and what was in the old is not copied.",
+)
 class LosesOldKeys(KeyValueCache):
     def _grow(self, needed):
         self.capacity = max(needed, 2 * self.capacity)
@@ -18,11 +24,23 @@ class LosesOldKeys(KeyValueCache):
             setattr(self, name, old.new_zeros(*old.shape[:2], self.capacity, old.shape[3]))
 
 
+@mistake(
+    "the cache stays with its rows",
+    rejected_by="a row takes its keys along",
+    symptom="Greedy decoding is right; beam search continues one sentence with another's past.",
+    cause="The batch is rearranged and the cache is not.",
+)
 class StaysWithItsRows(KeyValueCache):
     def reorder(self, rows):
         pass
 
 
+@mistake(
+    "values move, keys stay",
+    rejected_by="a row takes its keys along",
+    symptom="As above, and harder to see: one beam's words weighted by another's.",
+    cause="Of the two tensors only one is indexed.",
+)
 class MovesValuesOnly(KeyValueCache):
     def reorder(self, rows):
         self._values = self._values[rows]
@@ -55,17 +73,38 @@ class Decoder:
         self.keys, self.values = self.keys[rows], self.values[rows]
 
 
+@mistake(
+    "no mask while there is a cache",
+    rejected_by="one by one equals one pass",
+    symptom="The prompt, fed at once, reads its own future: every key that follows is wrong.",
+    cause="`if cache is None:` around the causal mask.",
+    seen="rasbt/LLMs-from-scratch issues 697 and 1013, Mikyx-1/TinyLLM pull request 18",
+)
 class NoMaskAtAll(Decoder):
     def attend(self, query, keys, values, mask):
         return attention(query, keys, values, mask=mask)
 
 
+@mistake(
+    "a mask for the first chunk only",
+    rejected_by="several at once equal one pass",
+    symptom="Right for a prompt and then single tokens; wrong for any later chunk of several.",
+    cause="causal only if there are as many queries as keys.",
+    seen="mlx-node/mlx-node pull request 24",
+)
 class CausalIfSquare(Decoder):
     def attend(self, query, keys, values, mask):
         square = query.shape[2] == keys.shape[2]
         return attention(query, keys, values, mask=mask, causal=square)
 
 
+@mistake(
+    "aligned top-left with a cache",
+    rejected_by="one by one equals one pass",
+    symptom="Training is right; in cached decoding the new query sees key 0 and nothing else.",
+    cause="is_causal counts from the first key, where query 0 is not at place 0.",
+    seen="pytorch issues 144858 and 108108, x-transformers issue 187",
+)
 class TopLeft(Decoder):
     def attend(self, query, keys, values, mask):
         allowed = torch.ones(query.shape[2], keys.shape[2], dtype=torch.bool).tril()
@@ -73,6 +112,12 @@ class TopLeft(Decoder):
         return scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
 
 
+@mistake(
+    "looks before it appends",
+    rejected_by="one by one equals one pass",
+    symptom="A token never sees itself, and the first sees nothing.",
+    cause="The chunk's keys are stored after its queries were answered.",
+)
 class LooksBeforeItAppends(Decoder):
     def __call__(self, query, key, value, mask=None):
         """Attend to the past, then remember the present."""
@@ -83,62 +128,15 @@ class LooksBeforeItAppends(Decoder):
         return output
 
 
+@mistake(
+    "padding forgotten after its chunk",
+    rejected_by="padding changes nothing",
+    symptom="Padded prompts are right; the first generated token reads the padding.",
+    cause="The padding mask of the new tokens alone, with True for everything before them.",
+)
 class ForgetsThePadding(Decoder):
     def attend(self, query, keys, values, mask):
         if mask is not None:
             mask = mask.clone()
             mask[..., : -query.shape[2]] = True
         return super().attend(query, keys, values, mask)
-
-
-MUTANTS = (
-    Mutant(
-        "old keys lost at growing", LosesOldKeys, "the first token is never forgotten",
-        symptom="Right up to the capacity, 64 or 2048 tokens, and nonsense from the next on.",
-        cause="New memory is taken, and what was in the old is not copied.",
-        seen="made for this book", chapter=5,
-    ),
-    Mutant(
-        "aligned top-left with a cache", TopLeft, "one by one equals one pass",
-        symptom="Training is right; in cached decoding the new query sees key 0 and nothing else.",
-        cause="is_causal counts from the first key, where query 0 is not at place 0.",
-        seen="pytorch issues 144858 and 108108, x-transformers issue 187", chapter=5,
-    ),
-    Mutant(
-        "no mask while there is a cache", NoMaskAtAll, "one by one equals one pass",
-        symptom="The prompt, fed at once, reads its own future: every key that follows is wrong.",
-        cause="`if cache is None:` around the causal mask.",
-        seen="rasbt/LLMs-from-scratch issues 697 and 1013, Mikyx-1/TinyLLM pull request 18",
-        chapter=5,
-    ),
-    Mutant(
-        "a mask for the first chunk only", CausalIfSquare, "several at once equal one pass",
-        symptom="Right for a prompt and then single tokens; wrong for any later chunk of several.",
-        cause="causal only if there are as many queries as keys.",
-        seen="mlx-node/mlx-node pull request 24", chapter=5,
-    ),
-    Mutant(
-        "looks before it appends", LooksBeforeItAppends, "one by one equals one pass",
-        symptom="A token never sees itself, and the first sees nothing.",
-        cause="The chunk's keys are stored after its queries were answered.",
-        seen="made for this book", chapter=5,
-    ),
-    Mutant(
-        "padding forgotten after its chunk", ForgetsThePadding, "padding changes nothing",
-        symptom="Padded prompts are right; the first generated token reads the padding.",
-        cause="The padding mask of the new tokens alone, with True for everything before them.",
-        seen="made for this book", chapter=5,
-    ),
-    Mutant(
-        "the cache stays with its rows", StaysWithItsRows, "a row takes its keys along",
-        symptom="Greedy decoding is right; beam search continues one sentence with another's past.",
-        cause="The batch is rearranged and the cache is not.",
-        seen="made for this book", chapter=5,
-    ),
-    Mutant(
-        "values move, keys stay", MovesValuesOnly, "a row takes its keys along",
-        symptom="As above, and harder to see: one beam's words weighted by another's.",
-        cause="Of the two tensors only one is indexed.",
-        seen="made for this book", chapter=5,
-    ),
-)  # fmt: skip

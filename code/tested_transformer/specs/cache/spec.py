@@ -14,8 +14,10 @@ from torch import Tensor
 from ... import reference
 from ...errors import BackendError
 from ...functional.attention import attention
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
 
 STATEMENT = """A class; each object remembers the keys and values that it was given. Either
 object(query, key, value, mask) -> output: causal attention of a chunk to everything so far, itself
@@ -68,8 +70,7 @@ def slow(query, key, value, chunks, real, rows):
     return output if real is None else np.where(real[:, None, :, None], output, 0.0)
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, chunks, batch, heads, d, *, real=None, rows=None, dtype=torch.float64) -> Case:
         shape = (batch, heads, sum(chunks), d)
@@ -150,8 +151,6 @@ def _rows(run: Run, case: Case) -> Problem | None:
 
 
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "the first token is never forgotten",
         "The last output depends on the first token, however often the cache had to grow.",
@@ -190,7 +189,6 @@ CHECKS = (
         needs=("rows",),
         when=lambda case: case.arguments["real"] is None,
     ),
-    EQUAL,
 )
 
 
@@ -232,7 +230,7 @@ CACHE = Spec(
     baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     read=_read,
     chapter=5,

@@ -6,12 +6,12 @@ from torch import nn
 from torch.nn import functional
 
 from ...layers.feed_forward import gelu, gelu_tanh, relu, silu
-from ..judge import Mutant
+from ..mistakes import Formula, Mutant, mistake
 
 BENDS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
 
 
-class FeedForwardFormula:
+class FeedForwardFormula(Formula):
     """The right formula, cut into the steps that the mutants replace one at a time."""
 
     def __call__(self, x, w_up, b_up, w_down, b_down, activation="relu"):
@@ -36,11 +36,25 @@ class FeedForwardFormula:
         return down_proj
 
 
+@mistake(
+    "the bend forgotten",
+    rejected_by="bent between the maps",
+    symptom="Trains, and learns what one matrix of D x D can, with the weights of eight.",
+    cause="Without an activation the product of two linear maps is one linear map.",
+    of="feed_forward",
+)
 class NoBend(FeedForwardFormula):
     def bend(self, wide, activation):
         return wide
 
 
+@mistake(
+    "the input bent instead",
+    rejected_by="equals the reference",
+    symptom="Half of what each token says is cut away before any weight has seen it.",
+    cause="The activation stands before the first map; it belongs between the two.",
+    of="feed_forward",
+)
 class BendOnTheInput(FeedForwardFormula):
     def enter(self, x, activation):
         return BENDS[activation](x)
@@ -49,31 +63,73 @@ class BendOnTheInput(FeedForwardFormula):
         return wide
 
 
+@mistake(
+    "bent after the second map too",
+    rejected_by="the last word is linear",
+    symptom="With ReLU the answer is never negative: the stream can only be pushed upward.",
+    cause="A loop over layers puts an activation behind each, the last included.",
+    of="feed_forward",
+)
 class BendsTwice(FeedForwardFormula):
     def leave(self, down_proj, activation):
         return BENDS[activation](down_proj)
 
 
+@mistake(
+    "ReLU, whatever was asked for",
+    rejected_by="equals the reference",
+    symptom="Weights that were trained with GELU give answers that are a little wrong everywhere.",
+    cause="The activation is written into the layer; the option is read and not used.",
+    of="feed_forward",
+)
 class AlwaysReLU(FeedForwardFormula):
     def bend(self, wide, activation):
         return relu(wide)
 
 
+@mistake(
+    "GELU's tanh form for the exact one",
+    rejected_by="equals the reference",
+    symptom="Each wide number is off by at most 0.0005: no test with a tolerance of 1e-3 sees it.",
+    cause="Two functions are called GELU: x Phi(x) (PyTorch, BERT) and its tanh form (GPT-2).",
+    of="feed_forward",
+)
 class TanhForExact(FeedForwardFormula):
     def bend(self, wide, activation):
         return BENDS["gelu_tanh" if activation == "gelu" else activation](wide)
 
 
+@mistake(
+    "the first bias forgotten",
+    rejected_by="equals the reference",
+    symptom="All bends stand at 0, so f(-x) + f(x) is |x| times something: a smaller family.",
+    cause="x W_1 goes into the activation without b_1.",
+    of="feed_forward",
+)
 class NoFirstBias(FeedForwardFormula):
     def up_proj(self, x, w_up, b_up):
         return x @ w_up
 
 
+@mistake(
+    "the first bias along the tokens",
+    rejected_by="the right shape and dtype",
+    symptom="An error, except where L = d_ff: there each token gets a bias of its own.",
+    cause="b_1 is broadcast along the axis of the tokens; it has one number a hidden unit.",
+    of="feed_forward",
+)
 class BiasOverTokens(FeedForwardFormula):
     def up_proj(self, x, w_up, b_up):
         return x @ w_up + b_up[:, None]
 
 
+@mistake(
+    "a kernel of three tokens",
+    rejected_by="each token alone",
+    symptom="Right shapes; in a decoder every layer reads one token of the future.",
+    cause="Conv1d with kernel_size=3 and padding=1, where 1 is meant.",
+    of="feed_forward",
+)
 class KernelOfThree(FeedForwardFormula):
     def up_proj(self, x, w_up, b_up):
         if not x.numel():
@@ -84,6 +140,13 @@ class KernelOfThree(FeedForwardFormula):
         return wide.reshape(*x.shape[:-1], -1)
 
 
+@mistake(
+    "a view before the convolution",
+    rejected_by="each token alone",
+    symptom="Right shapes; the numbers of all tokens are shuffled, and the future leaks.",
+    cause="Conv1d wants (B, D, L): view cuts the rows anew, transpose turns them.",
+    of="feed_forward",
+)
 class ViewForTranspose(FeedForwardFormula):
     def up_proj(self, x, w_up, b_up):
         if x.ndim < 2:
@@ -92,6 +155,14 @@ class ViewForTranspose(FeedForwardFormula):
         return super().up_proj(turned.mT, w_up, b_up)
 
 
+@mistake(
+    "Conv1d sizes of the second layer",
+    rejected_by="RuntimeError",
+    symptom="RuntimeError at the first call: the second layer waits for d_model channels.",
+    cause="The first layer's line was copied; the second goes from d_ff back to d_model.",
+    seen="source notes, 001:1257",
+    of="feed_forward",
+)
 class SecondConvTheWrongWay(nn.Module):
     def __init__(self, d_model, d_ff):
         super().__init__()
@@ -102,6 +173,13 @@ class SecondConvTheWrongWay(nn.Module):
         return self.down_proj(self.up_proj(x.mT).relu()).mT
 
 
+@mistake(
+    "dropout awake in evaluation",
+    rejected_by="dropout sleeps in evaluation",
+    symptom="The same sentence gives another answer at each call, and worse scores than training.",
+    cause="functional.dropout has training=True as its default; pass self.training.",
+    of="feed_forward",
+)
 class DropoutNeverSleeps(nn.Module):
     def __init__(self, d_model, d_ff, dropout=0.0):
         super().__init__()
@@ -113,84 +191,19 @@ class DropoutNeverSleeps(nn.Module):
         return self.down_proj(functional.dropout(self.up_proj(x).relu(), self.p))
 
 
-MUTANTS = (
-    Mutant(
-        "the bend forgotten", NoBend(), "bent between the maps",
-        symptom="Trains, and learns what one matrix of D x D can, with the weights of eight.",
-        cause="Without an activation the product of two linear maps is one linear map.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "bent after the second map too", BendsTwice(), "the last word is linear",
-        symptom="With ReLU the answer is never negative: the stream can only be pushed upward.",
-        cause="A loop over layers puts an activation behind each, the last included.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the input bent instead", BendOnTheInput(), "equals the reference",
-        symptom="Half of what each token says is cut away before any weight has seen it.",
-        cause="The activation stands before the first map; it belongs between the two.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "ReLU, whatever was asked for", AlwaysReLU(), "equals the reference",
-        symptom="Weights that were trained with GELU give answers that are a little wrong everywhere.",
-        cause="The activation is written into the layer; the option is read and not used.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "GELU's tanh form for the exact one", TanhForExact(), "equals the reference",
-        symptom="Each wide number is off by at most 0.0005: no test with a tolerance of 1e-3 sees it.",
-        cause="Two functions are called GELU: x Phi(x) (PyTorch, BERT) and its tanh form (GPT-2).",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the first bias forgotten", NoFirstBias(), "equals the reference",
-        symptom="All bends stand at 0, so f(-x) + f(x) is |x| times something: a smaller family.",
-        cause="x W_1 goes into the activation without b_1.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the first bias along the tokens", BiasOverTokens(), "the right shape and dtype",
-        symptom="An error, except where L = d_ff: there each token gets a bias of its own.",
-        cause="b_1 is broadcast along the axis of the tokens; it has one number a hidden unit.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "a kernel of three tokens", KernelOfThree(), "each token alone",
-        symptom="Right shapes; in a decoder every layer reads one token of the future.",
-        cause="Conv1d with kernel_size=3 and padding=1, where 1 is meant.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "a view before the convolution", ViewForTranspose(), "each token alone",
-        symptom="Right shapes; the numbers of all tokens are shuffled, and the future leaks.",
-        cause="Conv1d wants (B, D, L): view cuts the rows anew, transpose turns them.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "Conv1d sizes of the second layer", SecondConvTheWrongWay, "RuntimeError",
-        symptom="RuntimeError at the first call: the second layer waits for d_model channels.",
-        cause="The first layer's line was copied; the second goes from d_ff back to d_model.",
-        seen="source notes, 001:1257", chapter=8,
-    ),
-    Mutant(
-        "dropout awake in evaluation", DropoutNeverSleeps, "dropout sleeps in evaluation",
-        symptom="The same sentence gives another answer at each call, and worse scores than training.",
-        cause="functional.dropout has training=True as its default; pass self.training.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "an inner width of 2018", None, "gallery only",
-        symptom="None: the model trains, with 30,750 parameters a layer fewer than the paper's.",
-        cause="A typo in a default, 2018 for 2048. No judge can see it: any width is a right one. "
-        "A test of the parameter count does.",
-        seen="source notes, 001:1380", chapter=8,
-    ),
-)  # fmt: skip
+TYPO_IN_A_DEFAULT = Mutant(
+    "an inner width of 2018",
+    None,
+    rejected_by="gallery only",
+    symptom="None: the model trains, with 30,750 parameters a layer fewer than the paper's.",
+    cause="A typo in a default, 2018 for 2048. No judge can see it: any width is a right one. "
+    "A test of the parameter count does.",
+    seen="source notes, 001:1380",
+    of="feed_forward",
+)
 
 
-class SwigluFormula:
+class SwigluFormula(Formula):
     """The right formula, cut into the steps that the mutants replace one at a time."""
 
     def __call__(self, x, w_gate, w_up, w_down):
@@ -202,60 +215,61 @@ class SwigluFormula:
         return silu(gate) * value
 
 
+@mistake(
+    "gate and value swapped",
+    rejected_by="the value passes unbent",
+    symptom="Trains as well as the right one; with weights from elsewhere it writes nonsense.",
+    cause="silu belongs to the gate. Llama calls the three gate_proj, up_proj and down_proj.",
+    of="swiglu",
+)
 class GateAndValueSwapped(SwigluFormula):
     def join(self, gate, value):
         return silu(value) * gate
 
 
+@mistake(
+    "a sigmoid for SiLU",
+    rejected_by="a gate of 0 is shut",
+    symptom="A gate of 0 lets half of the value pass.",
+    cause="That is GLU, of 2017; SwiGLU multiplies the sigmoid by the gate once more.",
+    of="swiglu",
+)
 class SigmoidGate(SwigluFormula):
     def join(self, gate, value):
         return gate.sigmoid() * value
 
 
+@mistake(
+    "the gate added",
+    rejected_by="the value passes unbent",
+    symptom="No gate: the two halves do not meet, and the network is as wide as one of them.",
+    cause="+ in place of x.",
+    of="swiglu",
+)
 class GateAdded(SwigluFormula):
     def join(self, gate, value):
         return silu(gate) + value
 
 
+@mistake(
+    "the gate left unbent",
+    rejected_by="equals the reference",
+    symptom="f(-x) = f(x): the network can not tell a token from its opposite.",
+    cause="gate x value without SiLU, a bilinear layer.",
+    of="swiglu",
+)
 class GateUnbent(SwigluFormula):
     def join(self, gate, value):
         return gate * value
 
 
+@mistake(
+    "the product bent",
+    rejected_by="the value passes unbent",
+    symptom="A large negative product is cut away, whatever the gate says.",
+    cause="silu(gate x value): the bend comes after the product, not before.",
+    of="swiglu",
+)
 class BentProduct(SwigluFormula):
     def join(self, gate, value):
         return silu(gate * value)
-
-
-SWIGLU_MUTANTS = (
-    Mutant(
-        "gate and value swapped", GateAndValueSwapped(), "the value passes unbent",
-        symptom="Trains as well as the right one; with weights from elsewhere it writes nonsense.",
-        cause="silu belongs to the gate. Llama calls the three gate_proj, up_proj and down_proj.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "a sigmoid for SiLU", SigmoidGate(), "a gate of 0 is shut",
-        symptom="A gate of 0 lets half of the value pass.",
-        cause="That is GLU, of 2017; SwiGLU multiplies the sigmoid by the gate once more.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the gate added", GateAdded(), "the value passes unbent",
-        symptom="No gate: the two halves do not meet, and the network is as wide as one of them.",
-        cause="+ in place of x.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the gate left unbent", GateUnbent(), "equals the reference",
-        symptom="f(-x) = f(x): the network can not tell a token from its opposite.",
-        cause="gate x value without SiLU, a bilinear layer.",
-        seen="made for this book", chapter=8,
-    ),
-    Mutant(
-        "the product bent", BentProduct(), "the value passes unbent",
-        symptom="A large negative product is cut away, whatever the gate says.",
-        cause="silu(gate x value): the bend comes after the product, not before.",
-        seen="made for this book", chapter=8,
-    ),
-)  # fmt: skip

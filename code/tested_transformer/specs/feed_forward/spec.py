@@ -14,8 +14,11 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError, argument_error
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, SWIGLU_MUTANTS, FeedForwardFormula, SwigluFormula
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
+from .mutants import FeedForwardFormula, SwigluFormula
 
 STATEMENT = """activation(x w_up + b_up) w_down + b_down, each token alone.
 x (*batch, D), w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
@@ -75,8 +78,7 @@ def _arrays(rng: np.random.Generator, d_model: int, d_ff: int, names: str) -> di
     return {name: rng.normal(size=shapes[name]) * shapes[name][0] ** -0.5 for name in names.split()}
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_ff, dtype=torch.float64, **options) -> Case:
         names = "w_up b_up w_down b_down"
@@ -160,8 +162,6 @@ ORDER = Check(
     when=_several,
 )
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "dropout sleeps in evaluation",
         "A module in evaluation drops nothing: give functional.dropout training=self.training.",
@@ -182,7 +182,6 @@ CHECKS = (
         _bent,
         when=_exact,
     ),
-    EQUAL,
 )
 
 
@@ -199,7 +198,7 @@ FEED_FORWARD = Spec(
     baseline=lambda *a, dropout=None, **k: FeedForwardFormula()(*a, **k),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants, of="feed_forward"),
     build=build,
     chapter=8,
 )
@@ -207,8 +206,7 @@ FEED_FORWARD = Spec(
 # --- SwiGLU ---------------------------------------------------------------------------------------
 
 
-def _swiglu_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _swiglu_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_ff, dtype=torch.float64) -> Case:
         arrays = _arrays(rng, shape[-1], d_ff, "w_gate w_up w_down")
@@ -246,8 +244,6 @@ SWIGLU = Spec(
     baseline=SwigluFormula(),
     cases=_swiglu_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         ALONE,
         Check(
             "the value passes unbent",
@@ -261,9 +257,8 @@ SWIGLU = Spec(
             _shut,
             when=_exact,
         ),
-        EQUAL,
     ),
-    mutants=SWIGLU_MUTANTS,
+    mutants=mistakes_in(mutants, of="swiglu"),
     build=partial(build, activation="swiglu", bias=False),
     chapter=8,
 )

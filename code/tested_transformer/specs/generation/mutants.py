@@ -6,119 +6,131 @@ import torch
 
 from ...data import EOS, PAD
 from ...functional.masks import causal_mask, combine_masks
-from ...models.transformer import final_norm, position_ids
-from ..judge import Mutant
+from ...layers.blocks import position_ids
+from ..mistakes import mistake
 
 # --- Temperature ----------------------------------------------------------------------------------
 
 
+@mistake(
+    "temperature multiplied",
+    rejected_by="a higher temperature is flatter",
+    symptom="A low temperature makes the text wild, a high one makes it repeat itself.",
+    cause="logits * temperature in place of logits / temperature.",
+    of="temperature",
+)
 def temperature_multiplies(logits, temperature):
     return (logits * temperature).softmax(-1)
 
 
+@mistake(
+    "temperature of the probabilities",
+    rejected_by="a temperature of 1 changes nothing",
+    symptom="Nearly even chances for all words, whatever the model says.",
+    cause="A second softmax: the temperature must divide the scores, not the probabilities.",
+    of="temperature",
+)
 def temperature_of_probabilities(logits, temperature):
     return (logits.softmax(-1) / temperature).softmax(-1)
 
 
+@mistake(
+    "powers that do not sum to 1",
+    rejected_by="probabilities sum to 1",
+    symptom="Drawing by a cumulative sum picks the last word too often, or runs off the end.",
+    cause="p^(1/T) is right up to a factor: divide by the sum.",
+    of="temperature",
+)
 def powers_left_as_they_are(logits, temperature):
     return logits.softmax(-1) ** (1 / temperature)
 
 
+@mistake(
+    "one softmax for the batch",
+    rejected_by="probabilities sum to 1",
+    symptom="Each row holds a share of one distribution.",
+    cause="The softmax runs over all axes, not over the words alone.",
+    of="temperature",
+)
 def temperature_of_the_batch(logits, temperature):
     return (logits / temperature).flatten().softmax(0).view_as(logits)
 
 
-TEMPERATURE_MUTANTS = (
-    Mutant(
-        "temperature multiplied", temperature_multiplies, "a higher temperature is flatter",
-        symptom="A low temperature makes the text wild, a high one makes it repeat itself.",
-        cause="logits * temperature in place of logits / temperature.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "temperature of the probabilities", temperature_of_probabilities,
-        "a temperature of 1 changes nothing",
-        symptom="Nearly even chances for all words, whatever the model says.",
-        cause="A second softmax: the temperature must divide the scores, not the probabilities.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "powers that do not sum to 1", powers_left_as_they_are, "probabilities sum to 1",
-        symptom="Drawing by a cumulative sum picks the last word too often, or runs off the end.",
-        cause="p^(1/T) is right up to a factor: divide by the sum.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "one softmax for the batch", temperature_of_the_batch, "probabilities sum to 1",
-        symptom="Each row holds a share of one distribution.",
-        cause="The softmax runs over all axes, not over the words alone.",
-        seen="made for this book", chapter=11,
-    ),
-)  # fmt: skip
-
 # --- Top-k ----------------------------------------------------------------------------------------
 
 
+@mistake(
+    "top-k counts from the wrong end",
+    rejected_by="the likeliest word stays",
+    symptom="Only words that nobody would say.",
+    cause="The k smallest scores are kept: sorted upwards, or largest=False.",
+    of="top-k",
+)
 def keeps_the_lowest(logits, k):
     least = logits.topk(min(k, logits.shape[-1]), largest=False).values[:, -1:]
     return logits.masked_fill(logits > least, -torch.inf)
 
 
+@mistake(
+    "a k above the vocabulary",
+    rejected_by="RuntimeError",
+    symptom="The default of 50 raises for a small vocabulary.",
+    cause="topk can not give more words than there are: min(k, V).",
+    seen="TransformerLensOrg/TransformerLens pull request 1347",
+    of="top-k",
+)
 def top_k_of_any_size(logits, k):
     return logits.masked_fill(logits < logits.topk(k).values[:, -1:], -torch.inf)
 
 
+@mistake(
+    "the k-th ruled out too",
+    rejected_by="the likeliest word stays",
+    symptom="k - 1 words remain, and for k = 1 none.",
+    cause="<= in place of < at the threshold.",
+    of="top-k",
+)
 def rules_out_the_kth(logits, k):
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits <= least, -torch.inf)
 
 
+@mistake(
+    "ruled out with a zero",
+    rejected_by="exactly the k likeliest",
+    symptom="The rarest words beat those that were kept with a negative score.",
+    cause="A score of 0 is a score like any other; only -inf has probability 0.",
+    of="top-k",
+)
 def zero_for_ruled_out(logits, k):
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < least, 0.0)
 
 
+@mistake(
+    "the first row's threshold for all",
+    rejected_by="the likeliest word stays",
+    symptom="Right for a batch of one; other rows keep too many words or none.",
+    cause="values[0, -1] where values[:, -1:] is meant.",
+    of="top-k",
+)
 def one_threshold_for_all(logits, k):
     least = logits.topk(min(k, logits.shape[-1])).values[0, -1]
     return logits.masked_fill(logits < least, -torch.inf)
 
 
-TOP_K_MUTANTS = (
-    Mutant(
-        "top-k counts from the wrong end", keeps_the_lowest, "the likeliest word stays",
-        symptom="Only words that nobody would say.",
-        cause="The k smallest scores are kept: sorted upwards, or largest=False.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "a k above the vocabulary", top_k_of_any_size, "RuntimeError",
-        symptom="The default of 50 raises for a small vocabulary.",
-        cause="topk can not give more words than there are: min(k, V).",
-        seen="TransformerLensOrg/TransformerLens pull request 1347", chapter=11,
-    ),
-    Mutant(
-        "the k-th ruled out too", rules_out_the_kth, "the likeliest word stays",
-        symptom="k - 1 words remain, and for k = 1 none.",
-        cause="<= in place of < at the threshold.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "ruled out with a zero", zero_for_ruled_out, "exactly the k likeliest",
-        symptom="The rarest words beat those that were kept with a negative score.",
-        cause="A score of 0 is a score like any other; only -inf has probability 0.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the first row's threshold for all", one_threshold_for_all, "the likeliest word stays",
-        symptom="Right for a batch of one; other rows keep too many words or none.",
-        cause="values[0, -1] where values[:, -1:] is meant.",
-        seen="made for this book", chapter=11,
-    ),
-)  # fmt: skip
-
 # --- Top-p ----------------------------------------------------------------------------------------
 
 
+@mistake(
+    "top-p without the word that crosses",
+    rejected_by="together at least p",
+    symptom="The set has less than p: with 0.5, 0.41, 0.09 and p = 0.9 one word remains.",
+    cause="cumsum <= p asks for the sum with the word; the sum before it decides.",
+    seen="rasbt/reasoning-from-scratch issue 164, Biohub/esm pull request 360, "
+    "fishaudio/fish-speech pull request 1171",
+    of="top-p",
+)
 def without_the_word_that_crosses(logits, p):
     ordered, words = logits.sort(dim=-1, descending=True)
     ruled_out = ordered.softmax(-1).cumsum(-1) > p
@@ -126,23 +138,52 @@ def without_the_word_that_crosses(logits, p):
     return logits.masked_fill(ruled_out.scatter(1, words, ruled_out), -torch.inf)
 
 
+@mistake(
+    "top-p that may keep nothing",
+    rejected_by="the likeliest word stays",
+    symptom="Where one word has more than p, all are ruled out and softmax gives NaN.",
+    cause="cumsum <= p, and nothing keeps the likeliest word where it alone has more.",
+    seen="ml-explore/mlx-lm pull request 1912 (for a tiny p)",
+    of="top-p",
+)
 def may_keep_nothing(logits, p):
     ordered, words = logits.sort(dim=-1, descending=True)
     ruled_out = ordered.softmax(-1).cumsum(-1) > p
     return logits.masked_fill(ruled_out.scatter(1, words, ruled_out), -torch.inf)
 
 
+@mistake(
+    "top-p by rank, not by word",
+    rejected_by="the likeliest word stays",
+    symptom="The first words of the vocabulary are kept, whatever their scores.",
+    cause="What was ruled out in sorted order is not put back to the order of the words.",
+    of="top-p",
+)
 def by_rank_for_by_word(logits, p):
     probability = logits.sort(dim=-1, descending=True).values.softmax(-1)
     return logits.masked_fill(probability.cumsum(-1) - probability >= p, -torch.inf)
 
 
+@mistake(
+    "each word above p",
+    rejected_by="together at least p",
+    symptom="A p of 0.9 keeps one word, nearly always: greedy under another name.",
+    cause="Each probability is compared with p; it is their sum that must reach it.",
+    of="top-p",
+)
 def each_word_above_p(logits, p):
     probability = logits.softmax(-1)
     likeliest = probability == probability.amax(-1, keepdim=True)
     return logits.masked_fill((probability < p) & ~likeliest, -torch.inf)
 
 
+@mistake(
+    "top-p from the rarest up",
+    rejected_by="the likeliest word stays",
+    symptom="The tail is kept and the likeliest word ruled out.",
+    cause="sort without descending=True.",
+    of="top-p",
+)
 def the_rarest_first(logits, p):
     ordered, words = logits.sort(dim=-1)
     probability = ordered.softmax(-1)
@@ -150,6 +191,14 @@ def the_rarest_first(logits, p):
     return logits.masked_fill(ruled_out.scatter(1, words, ruled_out), -torch.inf)
 
 
+@mistake(
+    "1 - p for p",
+    rejected_by="together at least p",
+    symptom="p = 0.9 keeps a tenth of the probability; 0.5 is right by accident.",
+    cause="A threshold that counts what is thrown away is used for what is kept.",
+    seen="lucidrains/x-transformers issue 184",
+    of="top-p",
+)
 def one_minus_p(logits, p):
     ordered, words = logits.sort(dim=-1, descending=True)
     probability = ordered.softmax(-1)
@@ -158,55 +207,28 @@ def one_minus_p(logits, p):
     return logits.masked_fill(ruled_out.scatter(1, words, ruled_out), -torch.inf)
 
 
-TOP_P_MUTANTS = (
-    Mutant(
-        "top-p without the word that crosses", without_the_word_that_crosses,
-        "together at least p",
-        symptom="The set has less than p: with 0.5, 0.41, 0.09 and p = 0.9 one word remains.",
-        cause="cumsum <= p asks for the sum with the word; the sum before it decides.",
-        seen="rasbt/reasoning-from-scratch issue 164, Biohub/esm pull request 360, "
-        "fishaudio/fish-speech pull request 1171",
-        chapter=11,
-    ),
-    Mutant(
-        "top-p that may keep nothing", may_keep_nothing, "the likeliest word stays",
-        symptom="Where one word has more than p, all are ruled out and softmax gives NaN.",
-        cause="cumsum <= p, and nothing keeps the likeliest word where it alone has more.",
-        seen="ml-explore/mlx-lm pull request 1912 (for a tiny p)", chapter=11,
-    ),
-    Mutant(
-        "top-p by rank, not by word", by_rank_for_by_word, "the likeliest word stays",
-        symptom="The first words of the vocabulary are kept, whatever their scores.",
-        cause="What was ruled out in sorted order is not put back to the order of the words.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "each word above p", each_word_above_p, "together at least p",
-        symptom="A p of 0.9 keeps one word, nearly always: greedy under another name.",
-        cause="Each probability is compared with p; it is their sum that must reach it.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "top-p from the rarest up", the_rarest_first, "the likeliest word stays",
-        symptom="The tail is kept and the likeliest word ruled out.",
-        cause="sort without descending=True.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "1 - p for p", one_minus_p, "together at least p",
-        symptom="p = 0.9 keeps a tenth of the probability; 0.5 is right by accident.",
-        cause="A threshold that counts what is thrown away is used for what is kept.",
-        seen="lucidrains/x-transformers issue 184", chapter=11,
-    ),
-)  # fmt: skip
-
 # --- Repetition -----------------------------------------------------------------------------------
 
 
+@mistake(
+    "penalty divides negative scores",
+    rejected_by="a word that was said gets rarer",
+    symptom="The higher the penalty, the more a word with a negative score is repeated.",
+    cause="-2 / 1.5 is larger than -2: a negative score must be multiplied.",
+    seen="huggingface/transformers issue 2302, IEIT-Yuan/Yuan-2.0 pull request 112",
+    of="repetition",
+)
 def divides_every_score(logits, prefix_ids, penalty):
     return logits.scatter(1, prefix_ids, logits.gather(1, prefix_ids) / penalty)
 
 
+@mistake(
+    "a word said twice pays twice",
+    rejected_by="said once or often is the same",
+    symptom="Articles and commas vanish from long texts.",
+    cause="A loop over what was said punishes each time, not each word.",
+    of="repetition",
+)
 def punishes_each_time(logits, prefix_ids, penalty):
     logits = logits.clone()
     for b, row in enumerate(prefix_ids.tolist()):
@@ -216,6 +238,13 @@ def punishes_each_time(logits, prefix_ids, penalty):
     return logits
 
 
+@mistake(
+    "a row pays for its neighbors",
+    rejected_by="words that were not said stay",
+    symptom="What a row says depends on the others in the batch.",
+    cause="The words of all rows are put into one set.",
+    of="repetition",
+)
 def punishes_for_others(logits, prefix_ids, penalty):
     words = prefix_ids.flatten().unique()
     logits, found = logits.clone(), logits[:, words]
@@ -223,49 +252,29 @@ def punishes_for_others(logits, prefix_ids, penalty):
     return logits
 
 
+@mistake(
+    "the penalty subtracted",
+    rejected_by="a penalty of 1 changes nothing",
+    symptom="Even a penalty of 1 makes words rarer.",
+    cause="Another method's rule, whose neutral value is 0.",
+    of="repetition",
+)
 def subtracts_the_penalty(logits, prefix_ids, penalty):
     return logits.scatter(1, prefix_ids, logits.gather(1, prefix_ids) - penalty)
 
 
+@mistake(
+    "only the last word pays",
+    rejected_by="a word that was said gets rarer",
+    symptom="No word comes twice in a row, and the text runs in circles of two.",
+    cause="said[:, -1:] in place of said.",
+    of="repetition",
+)
 def punishes_the_last_word(logits, prefix_ids, penalty):
     last = prefix_ids[:, -1:]
     found = logits.gather(1, last)
     return logits.scatter(1, last, torch.where(found > 0, found / penalty, found * penalty))
 
-
-REPETITION_MUTANTS = (
-    Mutant(
-        "penalty divides negative scores", divides_every_score, "a word that was said gets rarer",
-        symptom="The higher the penalty, the more a word with a negative score is repeated.",
-        cause="-2 / 1.5 is larger than -2: a negative score must be multiplied.",
-        seen="huggingface/transformers issue 2302, IEIT-Yuan/Yuan-2.0 pull request 112",
-        chapter=11,
-    ),
-    Mutant(
-        "a word said twice pays twice", punishes_each_time, "said once or often is the same",
-        symptom="Articles and commas vanish from long texts.",
-        cause="A loop over what was said punishes each time, not each word.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "a row pays for its neighbors", punishes_for_others, "words that were not said stay",
-        symptom="What a row says depends on the others in the batch.",
-        cause="The words of all rows are put into one set.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the penalty subtracted", subtracts_the_penalty, "a penalty of 1 changes nothing",
-        symptom="Even a penalty of 1 makes words rarer.",
-        cause="Another method's rule, whose neutral value is 0.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "only the last word pays", punishes_the_last_word, "a word that was said gets rarer",
-        symptom="No word comes twice in a row, and the text runs in circles of two.",
-        cause="said[:, -1:] in place of said.",
-        seen="made for this book", chapter=11,
-    ),
-)  # fmt: skip
 
 # --- Greedy decoding of a batch -------------------------------------------------------------------
 
@@ -301,76 +310,79 @@ class Greedy:
         return prefix_ids[:, length:]
 
 
+@mistake(
+    "a row goes on after its end",
+    rejected_by="after the end only padding",
+    symptom="In a batch, short answers carry on with words that follow EOS.",
+    cause="The loop waits for all rows, and those that ended are not padded meanwhile.",
+    seen="huggingface/transformers issue 31261, lucidrains/h-transformer-1d issue 9",
+    of="greedy",
+)
 class GoesOnAfterTheEnd(Greedy):
     def end(self, word, done, eos, padding):
         return word, done | (word == eos)
 
 
+@mistake(
+    "stops when the first row ends",
+    rejected_by="each row goes on to its own end",
+    symptom="Right one by one; in a batch, long answers are cut short.",
+    cause="any in place of all.",
+    of="greedy",
+)
 class StopsWithTheFirst(Greedy):
     def over(self, done):
         return bool(done.any())
 
 
+@mistake(
+    "the start is returned too",
+    rejected_by="the right shape and dtype",
+    symptom="Every answer begins with its own prompt, and exact match is 0 %.",
+    cause="What was said is given back whole.",
+    of="greedy",
+)
 class ReturnsTheStart(Greedy):
     def answer(self, prefix_ids, length):
         return prefix_ids
 
 
+@mistake(
+    "argmax over the batch axis",
+    rejected_by="RuntimeError",
+    symptom="As many words as the vocabulary has, one sentence number for each.",
+    cause="argmax(0) where argmax(-1) is meant.",
+    of="greedy",
+)
 class PicksOverTheBatch(Greedy):
     def pick(self, scores):
         return scores.argmax(0)
 
 
+@mistake(
+    "the first row decides for all",
+    rejected_by="every word is the likeliest",
+    symptom="Right for a batch of one; otherwise all rows say the same.",
+    cause="Code for one sentence, given a batch.",
+    of="greedy",
+)
 class FirstRowDecides(Greedy):
     def pick(self, scores):
         return scores[0].argmax().expand(len(scores))
 
 
+@mistake(
+    "the end is cut off",
+    rejected_by="each row goes on to its own end",
+    symptom="No answer has an EOS, so an ended sentence looks like one that was cut.",
+    cause="Rows that end now are padded at once, before their EOS is written.",
+    of="greedy",
+)
 class CutsTheEndOff(Greedy):
     def end(self, word, done, eos, padding):
         done = done | (word == eos)
         return word.masked_fill(done, padding), done
 
-
-GREEDY_MUTANTS = (
-    Mutant(
-        "a row goes on after its end", GoesOnAfterTheEnd, "after the end only padding",
-        symptom="In a batch, short answers carry on with words that follow EOS.",
-        cause="The loop waits for all rows, and those that ended are not padded meanwhile.",
-        seen="huggingface/transformers issue 31261, lucidrains/h-transformer-1d issue 9",
-        chapter=11,
-    ),
-    Mutant(
-        "stops when the first row ends", StopsWithTheFirst, "each row goes on to its own end",
-        symptom="Right one by one; in a batch, long answers are cut short.",
-        cause="any in place of all.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the start is returned too", ReturnsTheStart, "the right shape and dtype",
-        symptom="Every answer begins with its own prompt, and exact match is 0 %.",
-        cause="What was said is given back whole.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "argmax over the batch axis", PicksOverTheBatch, "RuntimeError",
-        symptom="As many words as the vocabulary has, one sentence number for each.",
-        cause="argmax(0) where argmax(-1) is meant.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the first row decides for all", FirstRowDecides, "every word is the likeliest",
-        symptom="Right for a batch of one; otherwise all rows say the same.",
-        cause="Code for one sentence, given a batch.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the end is cut off", CutsTheEndOff, "each row goes on to its own end",
-        symptom="No answer has an EOS, so an ended sentence looks like one that was cut.",
-        cause="Rows that end now are padded at once, before their EOS is written.",
-        seen="made for this book", chapter=11,
-    ),
-)  # fmt: skip
 
 # --- Beam search ----------------------------------------------------------------------------------
 
@@ -423,6 +435,14 @@ class Beams:
         return False
 
 
+@mistake(
+    "beams never end",
+    rejected_by="a sentence ends at its end",
+    symptom="Sentences run through their EOS to the last word allowed.",
+    cause="A beam that said EOS stays among the running ones and is fed again.",
+    seen="facebookresearch/ParlAI issue 2058, jarobyte91/pytorch_beam_search issue 5",
+    of="beam search",
+)
 class BeamsNeverEnd(Beams):
     def ends(self, words):
         return False
@@ -431,21 +451,50 @@ class BeamsNeverEnd(Beams):
         return steps[:num_beams]
 
 
+@mistake(
+    "no length penalty where one was asked",
+    rejected_by="the score is the sentence's",
+    symptom="The wider the beam, the shorter the sentences.",
+    cause="Sums of log-probabilities are compared though the lengths differ.",
+    seen="jarobyte91/pytorch_beam_search issue 5",
+    of="beam search",
+)
 class NoLengthPenalty(Beams):
     def final(self, score, length, length_penalty):
         return score
 
 
+@mistake(
+    "probabilities added, not logarithms",
+    rejected_by="the score is the sentence's",
+    symptom="One certain word makes up for an impossible one; longer is always better.",
+    cause="Probabilities are multiplied: it is their logarithms that add up.",
+    of="beam search",
+)
 class ProbabilitiesAdded(Beams):
     def gains(self, scores):
         return scores.softmax(-1)
 
 
+@mistake(
+    "scores added as they come",
+    rejected_by="the score is the sentence's",
+    symptom="A beam with large scores wins, though its words are not likely among them.",
+    cause="log_softmax is missing: scores of different rows can not be compared.",
+    of="beam search",
+)
 class RawScoresAdded(Beams):
     def gains(self, scores):
         return scores
 
 
+@mistake(
+    "the best of each beam only",
+    rejected_by="a beam as wide as the tree misses nothing",
+    symptom="num_beams greedy searches side by side that differ in their first word.",
+    cause="Each beam keeps its own best step; two of the best may come from one beam.",
+    of="beam search",
+)
 class BestOfEachBeam(Beams):
     def steps(self, running, gains, num_beams):
         if len(running) == 1:
@@ -458,62 +507,30 @@ class BestOfEachBeam(Beams):
         return super().going_on(steps, num_beams) or steps[:1]
 
 
+@mistake(
+    "ended sentences forgotten",
+    rejected_by="one beam is never worse than greedy",
+    symptom="Only sentences of the full length are found.",
+    cause="A beam that ends makes room for another, and nobody writes it down.",
+    of="beam search",
+)
 class EndedForgotten(Beams):
     def ends(self, words):
         return False
 
 
+@mistake(
+    "the search stops at the first end",
+    rejected_by="a beam as wide as the tree misses nothing",
+    symptom="Short sentences, though a longer one would score better.",
+    cause="One end is taken for the best; beams that still run may overtake it.",
+    seen="joeynmt/joeynmt issue 148",
+    of="beam search",
+)
 class StopsAtTheFirstEnd(Beams):
     def over(self, ended):
         return bool(ended)
 
-
-BEAM_MUTANTS = (
-    Mutant(
-        "beams never end", BeamsNeverEnd, "a sentence ends at its end",
-        symptom="Sentences run through their EOS to the last word allowed.",
-        cause="A beam that said EOS stays among the running ones and is fed again.",
-        seen="facebookresearch/ParlAI issue 2058, jarobyte91/pytorch_beam_search issue 5",
-        chapter=11,
-    ),
-    Mutant(
-        "no length penalty where one was asked", NoLengthPenalty, "the score is the sentence's",
-        symptom="The wider the beam, the shorter the sentences.",
-        cause="Sums of log-probabilities are compared though the lengths differ.",
-        seen="jarobyte91/pytorch_beam_search issue 5", chapter=11,
-    ),
-    Mutant(
-        "probabilities added, not logarithms", ProbabilitiesAdded, "the score is the sentence's",
-        symptom="One certain word makes up for an impossible one; longer is always better.",
-        cause="Probabilities are multiplied: it is their logarithms that add up.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "scores added as they come", RawScoresAdded, "the score is the sentence's",
-        symptom="A beam with large scores wins, though its words are not likely among them.",
-        cause="log_softmax is missing: scores of different rows can not be compared.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the best of each beam only", BestOfEachBeam, "a beam as wide as the tree misses nothing",
-        symptom="num_beams greedy searches side by side that differ in their first word.",
-        cause="Each beam keeps its own best step; two of the best may come from one beam.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "ended sentences forgotten", EndedForgotten, "one beam is never worse than greedy",
-        symptom="Only sentences of the full length are found.",
-        cause="A beam that ends makes room for another, and nobody writes it down.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the search stops at the first end", StopsAtTheFirstEnd,
-        "a beam as wide as the tree misses nothing",
-        symptom="Short sentences, though a longer one would score better.",
-        cause="One end is taken for the best; beams that still run may overtake it.",
-        seen="joeynmt/joeynmt issue 148", chapter=11,
-    ),
-)  # fmt: skip
 
 # --- Sessions: a model with a memory --------------------------------------------------------------
 
@@ -534,9 +551,8 @@ class Remembering:
         embedding = model.embedding if self.memory is None else model.target_embedding
         x = embedding(tokens, self.places(real, length), real.shape[1])
         if self.memory is None:
-            for layer, kept in zip(model.layers, self.cache.layers, strict=True):
-                x = layer(x, mask=mask, cache=kept.own)[0]
-            x = final_norm(model.norm, x, None)
+            caches = [layer.own for layer in self.cache.layers]
+            x, _ = model.layers(x, norm=model.norm, caches=caches, mask=mask)
         else:
             x = model.decoder(x, self.memory, mask=mask, memory_mask=self.visible, causal=False,
                               cache=self.cache)  # fmt: skip
@@ -557,27 +573,65 @@ class Remembering:
             self.memory, self.visible = self.memory[rows], self.visible[rows]
 
 
+@mistake(
+    "positions restarted at 0",
+    rejected_by="one by one equals one pass",
+    symptom="The first word is right; then the model says it again and again.",
+    cause="Positions count from the start of the chunk, not from the start of the text.",
+    seen="ml-explore/mlx-lm pull request 93",
+    of="decoding",
+)
 class RestartsPositions(Remembering):
     def places(self, real, length):
         return position_ids(real[:, -length:])
 
 
+@mistake(
+    "positions count the padding",
+    rejected_by="padding changes nothing",
+    symptom="In a batch padded on the left only the longest prompt is continued rightly.",
+    cause="arange over the columns, where the real tokens of each row are to be counted.",
+    seen="facebookresearch/ParlAI pull request 3193, unslothai/unsloth issue 3699",
+    of="decoding",
+)
 class CountsPadding(Remembering):
     def places(self, real, length):
         return torch.arange(real.shape[1]).expand_as(real)[:, -length:]
 
 
+@mistake(
+    "the scores of the chunk's first word",
+    rejected_by="several at once equal one pass",
+    symptom="Right word by word; after a prompt, an answer to the prompt's first word.",
+    cause="logits[:, 0] in place of logits[:, -1]: with one token they are the same.",
+    of="decoding",
+)
 class AnswersForTheFirst(Remembering):
     def last(self, logits):
         return logits[:, 0]
 
 
+@mistake(
+    "the cache shared between beams",
+    rejected_by="a row takes its past along",
+    symptom="Greedy decoding is right; a beam goes on with what another one said.",
+    cause="Beams are sorted anew at each word, and the cache is not told.",
+    seen="huggingface/transformers issue 46612",
+    of="decoding",
+)
 class SharesTheCache(Remembering):
     def reorder(self, rows):
         if self.memory is not None:
             self.memory, self.visible = self.memory[rows], self.visible[rows]
 
 
+@mistake(
+    "the memory left behind",
+    rejected_by="a row takes its source along",
+    symptom="Right for one sentence; in a batch, beams of one sentence read another's source.",
+    cause="select moves the decoder's own keys and forgets those of the encoder's output.",
+    of="decoding",
+)
 class LeavesTheSource(Remembering):
     def reorder(self, rows):
         for layer in self.cache.layers:
@@ -585,50 +639,14 @@ class LeavesTheSource(Remembering):
         self.cache.real = self.cache.real[rows]
 
 
+@mistake(
+    "fed word by word to a model that forgets",
+    rejected_by="one by one equals one pass",
+    symptom="Each word depends on the one before it and on nothing else.",
+    cause="The last token alone is fed, as with a cache, and there is none.",
+    of="decoding",
+)
 class ForgetsWhatWasSaid(Remembering):
     def feed(self, tokens):
         self.cache = self.model.new_cache()
         return super().feed(tokens)
-
-
-DECODING_MUTANTS = (
-    Mutant(
-        "positions restarted at 0", RestartsPositions, "one by one equals one pass",
-        symptom="The first word is right; then the model says it again and again.",
-        cause="Positions count from the start of the chunk, not from the start of the text.",
-        seen="ml-explore/mlx-lm pull request 93", chapter=11,
-    ),
-    Mutant(
-        "positions count the padding", CountsPadding, "padding changes nothing",
-        symptom="In a batch padded on the left only the longest prompt is continued rightly.",
-        cause="arange over the columns, where the real tokens of each row are to be counted.",
-        seen="facebookresearch/ParlAI pull request 3193, unslothai/unsloth issue 3699",
-        chapter=11,
-    ),
-    Mutant(
-        "the scores of the chunk's first word", AnswersForTheFirst,
-        "several at once equal one pass",
-        symptom="Right word by word; after a prompt, an answer to the prompt's first word.",
-        cause="logits[:, 0] in place of logits[:, -1]: with one token they are the same.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "the cache shared between beams", SharesTheCache, "a row takes its past along",
-        symptom="Greedy decoding is right; a beam goes on with what another one said.",
-        cause="Beams are sorted anew at each word, and the cache is not told.",
-        seen="huggingface/transformers issue 46612", chapter=11,
-    ),
-    Mutant(
-        "the memory left behind", LeavesTheSource, "a row takes its source along",
-        symptom="Right for one sentence; in a batch, beams of one sentence read another's source.",
-        cause="select moves the decoder's own keys and forgets those of the encoder's output.",
-        seen="made for this book", chapter=11,
-    ),
-    Mutant(
-        "fed word by word to a model that forgets", ForgetsWhatWasSaid,
-        "one by one equals one pass",
-        symptom="Each word depends on the one before it and on nothing else.",
-        cause="The last token alone is fed, as with a cache, and there is none.",
-        seen="made for this book", chapter=11,
-    ),
-)  # fmt: skip

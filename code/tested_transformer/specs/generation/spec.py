@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...data import BOS, EOS, PAD
-from ...models.language_model import LanguageModel
+from ...models.language_model import LanguageModel, LanguageModelConfig
 from ...models.transformer import Transformer, TransformerConfig
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import EQUAL, SHAPE, Case, Check, Run, Spec
 from . import mutants as mutants
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
@@ -30,9 +32,8 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def _logits(seed: int, **choices: list[Any]) -> list[Case]:
+def _logits(rng: np.random.Generator, **choices: list[Any]) -> list[Case]:
     """Scores of different sizes, each with one of the choices; some negative throughout."""
-    rng = np.random.default_rng(seed)
     sizes = [(1, 3, 0), (1, 4, -9), (2, 5, 0), (3, 6, 0), (4, 9, -9), (2, 40, 3), (3, 7, 0)]
     cases = []
     for number, (rows, vocab, shift) in enumerate(sizes):
@@ -87,10 +88,8 @@ TEMPERATURE = Spec(
         logits, temperature=temperature
     ),
     baseline=lambda logits, temperature: (logits / temperature).softmax(-1),
-    cases=lambda seed: _logits(seed, temperature=[0.5, 2.0, 0.7, 1.0, 3.0]),
+    cases=lambda rng: _logits(rng, temperature=[0.5, 2.0, 0.7, 1.0, 3.0]),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check("probabilities sum to 1", "Each row is one distribution over the words.", _sums),
         Check(
             "a temperature of 1 changes nothing",
@@ -102,9 +101,8 @@ TEMPERATURE = Spec(
             "The entropy of the probabilities rises with the temperature.",
             _flatter,
         ),
-        EQUAL,
     ),
-    mutants=mutants.TEMPERATURE_MUTANTS,
+    mutants=mistakes_in(mutants, of="temperature"),
     chapter=11,
 )
 
@@ -144,10 +142,8 @@ TOP_K = Spec(
     "words as likely as the k-th stay, and k may be larger than V",
     required=("logits", "k"),
     reference=reference.top_k,
-    cases=lambda seed: _with_ties(_logits(seed, k=[1, 2, 3, 1, 4, 50, 2]), k=2),
+    cases=lambda rng: _with_ties(_logits(rng, k=[1, 2, 3, 1, 4, 50, 2]), k=2),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the likeliest word stays",
             "The likeliest word of every row is kept, with its score.",
@@ -158,9 +154,8 @@ TOP_K = Spec(
             "The k likeliest words keep a finite score, and those that tie with the last of them.",
             _exactly_k,
         ),
-        EQUAL,
     ),
-    mutants=mutants.TOP_K_MUTANTS,
+    mutants=mistakes_in(mutants, of="top-k"),
     chapter=11,
 )
 
@@ -200,10 +195,8 @@ TOP_P = Spec(
     "that together have probability p or more; of equally likely words any may stay; 0 < p <= 1",
     required=("logits", "p"),
     reference=reference.top_p,
-    cases=lambda seed: _with_ties(_logits(seed, p=[0.3, 0.9, 0.6, 1.0, 0.8, 0.95, 0.75]), p=0.5),
+    cases=lambda rng: _with_ties(_logits(rng, p=[0.3, 0.9, 0.6, 1.0, 0.8, 0.95, 0.75]), p=0.5),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the likeliest word stays",
             "The likeliest word of every row is kept, with its score, even if it alone has more.",
@@ -221,7 +214,7 @@ TOP_P = Spec(
         ),
         Check(EQUAL.name, EQUAL.explain, EQUAL.test, when=_no_ties),
     ),
-    mutants=(*mutants.TOP_P_MUTANTS,),
+    mutants=mistakes_in(mutants, of="top-p"),
     chapter=11,
 )
 
@@ -270,10 +263,8 @@ REPETITION = Spec(
     "in its row of prefix_ids (B, L) is divided by the penalty if it is positive, else multiplied, once",
     required=("logits", "prefix_ids", "penalty"),
     reference=reference.repetition,
-    cases=lambda seed: _logits(seed, prefix_ids=[_said], penalty=[1.5, 2.0, 1.2, 0.8, 1.3, 3.0]),
+    cases=lambda rng: _logits(rng, prefix_ids=[_said], penalty=[1.5, 2.0, 1.2, 0.8, 1.3, 3.0]),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a penalty of 1 changes nothing",
             "Where the penalty is 1 the scores are what they were.",
@@ -294,9 +285,8 @@ REPETITION = Spec(
             "The penalty asks whether a word was said, not how often.",
             _once,
         ),
-        EQUAL,
     ),
-    mutants=mutants.REPETITION_MUTANTS,
+    mutants=mistakes_in(mutants, of="repetition"),
     chapter=11,
 )
 
@@ -334,8 +324,7 @@ def _to_full_length(answer: Any, arguments: dict[str, Any]) -> Any:
     return torch.nn.functional.pad(answer, (0, missing), value=PAD) if missing > 0 else answer
 
 
-def _greedy_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _greedy_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, length, max_new, vocab, ends) -> Case:
         """The first table drawn whose rows end after so many different numbers of words."""
@@ -405,8 +394,6 @@ GREEDY_DECODING = Spec(
     build=_build_greedy,
     read=_to_full_length,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "every word is the likeliest",
             "Each row says the word with its own highest score, again and again.",
@@ -422,9 +409,8 @@ GREEDY_DECODING = Spec(
             "A row ends with its own EOS, which is part of it, or at max_new words.",
             _own_end,
         ),
-        EQUAL,
     ),
-    mutants=mutants.GREEDY_MUTANTS,
+    mutants=mistakes_in(mutants, of="greedy"),
     chapter=11,
 )
 
@@ -461,8 +447,7 @@ def _plain_beam(table, start, num_beams, max_new, length_penalty) -> Any:
     return call(table, start, num_beams, max_new, length_penalty)
 
 
-def _beam_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _beam_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, num_beams, max_new, penalty, vocab=8, only=None) -> Case:
         """A table for each place, so that no two sentences have the same score."""
@@ -567,8 +552,6 @@ BEAM_SEARCH = Spec(
     build=_build_beam,
     read=_read_beam,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "a sentence ends at its end",
             "EOS ends a sentence: it leaves the beam, and nothing is said after it.",
@@ -591,9 +574,8 @@ BEAM_SEARCH = Spec(
             _misses_nothing,
             when=lambda case: case.label == "as wide as the tree",
         ),
-        EQUAL,
     ),
-    mutants=mutants.BEAM_MUTANTS,
+    mutants=mistakes_in(mutants, of="beam search"),
     chapter=11,
 )
 
@@ -655,16 +637,19 @@ def one_pass(source, config, seed, chunks, moves) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-def _decoding_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _decoding_cases(rng: np.random.Generator) -> list[Case]:
     small = {
-        "d_model": 6, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2, "d_ff": 8,
-        "dropout": 0.2, "max_length": 16,
+        "d_model": 6, "num_heads": 2, "d_ff": 8, "dropout": 0.2, "max_length": 16,
     }  # fmt: skip
+
+    seed = int(rng.integers(2**31))
 
     def case(label, lengths, sizes, *, source=None, moves=None, same=False, **changes) -> Case:
         """lengths: of the first chunk's rows, padded on the left. source: lengths, padded right."""
-        config = TransformerConfig(11, **small | changes)
+        config = LanguageModelConfig(11, num_layers=2, **small | changes)
+        if source is not None:
+            layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+            config = TransformerConfig(11, **layers, **small | changes)
         first = rng.integers(3, 11, size=(len(lengths), sizes[0]))
         for row, length in zip(first, lengths, strict=True):
             row[: sizes[0] - length] = PAD
@@ -743,8 +728,8 @@ DECODING = Spec(
     slack=_by_another_way,
     cases=_decoding_cases,
     build=_build_session,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "one by one equals one pass",
             "A word's place is that in the whole text, and it reads everything before it.",
@@ -775,9 +760,8 @@ DECODING = Spec(
             EQUAL.test,
             when=_same_beginning,
         ),
-        EQUAL,
     ),
-    mutants=mutants.DECODING_MUTANTS,
+    mutants=mistakes_in(mutants, of="decoding"),
     chapter=11,
 )  # fmt: skip
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ..judge import EQUAL, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import UNTOUCHED, Case, Check, Run, Spec
+from . import mutants
 
 STATEMENT = """cross_entropy(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="mean") -> a
 number; logits (*batch, V), expected (*batch) with the words' numbers; where expected is `ignore` no word
@@ -18,8 +20,7 @@ stands. With label smoothing e the target is 1 - e for the right word, and e/V f
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, vocab, *, padded=0, dtype=torch.float64, scale=2.0, **options) -> Case:
         ignore = options.get("ignore", 0)
@@ -203,7 +204,6 @@ CHECKS = (
         _gradient,
         when=_precise,
     ),
-    EQUAL,
 )
 
 
@@ -229,7 +229,8 @@ CROSS_ENTROPY = Spec(
     reference=reference.cross_entropy,
     baseline=plain,
     cases=_cases,
+    usual=(UNTOUCHED,),
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     chapter=10,
 )

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import SHAPE, Case, Check, Run, Spec
 from . import mutants as mutants
 
 # --- masked_softmax -------------------------------------------------------------------------------
@@ -23,8 +25,7 @@ def textbook(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-def _softmax_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _softmax_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, allowed=None, dtype=torch.float64, shift=0.0) -> Case:
         return Case(label, {"scores": rng.normal(size=shape) + shift, "allowed": allowed}, dtype)
@@ -136,8 +137,6 @@ MASKED_SOFTMAX = Spec(
     baseline=textbook,
     cases=_softmax_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "hidden keys weigh nothing",
             "A hidden key must have weight 0 exactly: its score becomes -inf before the softmax.",
@@ -175,9 +174,8 @@ MASKED_SOFTMAX = Spec(
             _right_gradient,
             when=lambda case: case.dtype == torch.float64,
         ),
-        EQUAL,
     ),
-    mutants=mutants.MASKED_SOFTMAX,
+    mutants=mistakes_in(mutants, of="masked_softmax"),
     chapter=4,
 )
 
@@ -208,8 +206,8 @@ def _size_case(label: str, num_queries: int, num_keys: int, **options) -> Case:
     return Case(label, {"num_queries": num_queries, "num_keys": num_keys, **options})
 
 
-def _causal_cases(seed: int) -> list[Case]:
-    more = int(np.random.default_rng(seed).integers(3, 9))
+def _causal_cases(rng: np.random.Generator) -> list[Case]:
+    more = int(rng.integers(3, 9))
     return [
         _size_case("as many keys as queries", 3, 3),
         _size_case("a cache", 2, 5),
@@ -228,8 +226,8 @@ CAUSAL_MASK = Spec(
     required=("num_queries", "num_keys"),
     reference=reference.causal_mask,
     cases=_causal_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         _region(
             "the present and the past are seen",
             "Query i sees its own place and all before it: keys 0 to i + S - L.",
@@ -242,14 +240,13 @@ CAUSAL_MASK = Spec(
             lambda num_queries, num_keys: _back(num_queries, num_keys) < 0,
             seen=False,
         ),
-        EQUAL,
     ),
-    mutants=mutants.CAUSAL,
+    mutants=mistakes_in(mutants, of="causal_mask"),
     chapter=4,
 )
 
 
-def _window_cases(seed: int) -> list[Case]:
+def _window_cases(rng: np.random.Generator) -> list[Case]:
     return [
         _size_case("only the own place", 3, 3, window=1),
         _size_case("two keys on each side", 5, 5, window=3),
@@ -258,9 +255,7 @@ def _window_cases(seed: int) -> list[Case]:
         _size_case("wider than the sequence", 3, 4, window=9),
         _size_case("no queries", 0, 3, window=2),
         _size_case("no keys", 3, 0, window=2),
-        _size_case(
-            "a size drawn at random", 9, 11, window=int(np.random.default_rng(seed).integers(4, 7))
-        ),
+        _size_case("a size drawn at random", 9, 11, window=int(rng.integers(4, 7))),
     ]
 
 
@@ -271,8 +266,8 @@ WINDOW_MASK = Spec(
     required=("num_queries", "num_keys"),
     reference=reference.window_mask,
     cases=_window_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         _region(
             "the keys inside are seen",
             "A window of w reaches w - 1 keys to each side of i + S - L.",
@@ -285,20 +280,19 @@ WINDOW_MASK = Spec(
             lambda num_queries, num_keys, window: np.abs(_back(num_queries, num_keys)) >= window,
             seen=False,
         ),
-        EQUAL,
     ),
-    mutants=mutants.WINDOW,
+    mutants=mistakes_in(mutants, of="window_mask"),
     chapter=4,
 )
 
 # --- Masks from lengths and tokens ----------------------------------------------------------------
 
 
-def _padding_cases(seed: int) -> list[Case]:
+def _padding_cases(rng: np.random.Generator) -> list[Case]:
     def case(label, lengths, num_keys) -> Case:
         return Case(label, {"lengths": np.array(lengths, dtype=np.int64), "num_keys": num_keys})
 
-    drawn = np.random.default_rng(seed).integers(0, 8, size=6)
+    drawn = rng.integers(0, 8, size=6)
     return [
         case("one sample", [2], 4),
         case("two samples", [1, 3], 3),
@@ -329,17 +323,17 @@ PADDING_MASK = Spec(
     required=("lengths", "num_keys"),
     reference=reference.padding_mask,
     cases=_padding_cases,
-    checks=(SHAPE, UNTOUCHED, _as_reference(reference.padding_mask), EQUAL),
-    mutants=mutants.PADDING,
+    checks=(_as_reference(reference.padding_mask),),
+    mutants=mistakes_in(mutants, of="padding_mask"),
     chapter=4,
 )
 
 
-def _token_cases(seed: int) -> list[Case]:
+def _token_cases(rng: np.random.Generator) -> list[Case]:
     def case(label, tokens, pad_id) -> Case:
         return Case(label, {"tokens": np.array(tokens, dtype=np.int64), "pad_id": pad_id})
 
-    drawn = np.random.default_rng(seed).integers(0, 4, size=(3, 6))
+    drawn = rng.integers(0, 4, size=(3, 6))
     return [
         case("padding at the end", [[5, 7, 9], [5, 0, 0]], 0),
         case("another padding id", [[5, 0, 1, 1], [0, 7, 9, 1]], 1),
@@ -359,13 +353,13 @@ PADDING_MASK_FROM_TOKENS = Spec(
     required=("tokens", "pad_id"),
     reference=reference.padding_mask_from_tokens,
     cases=_token_cases,
-    checks=(SHAPE, UNTOUCHED, _as_reference(reference.padding_mask_from_tokens), EQUAL),
-    mutants=mutants.PADDING_FROM_TOKENS,
+    checks=(_as_reference(reference.padding_mask_from_tokens),),
+    mutants=mistakes_in(mutants, of="padding_mask_from_tokens"),
     chapter=4,
 )
 
 
-def _prefix_cases(seed: int) -> list[Case]:
+def _prefix_cases(rng: np.random.Generator) -> list[Case]:
     def case(label, lengths, num_tokens) -> Case:
         lengths = np.array(lengths, dtype=np.int64)
         return Case(label, {"prefix_lengths": lengths, "num_tokens": num_tokens})
@@ -376,7 +370,7 @@ def _prefix_cases(seed: int) -> list[Case]:
         case("different prefixes", [1, 4, 2], 5),
         case("no samples", [], 3),
         case("no tokens", [0], 0),
-        case("prefixes drawn at random", np.random.default_rng(seed).integers(0, 8, size=4), 7),
+        case("prefixes drawn at random", rng.integers(0, 8, size=4), 7),
     ]
 
 
@@ -392,8 +386,6 @@ PREFIX_MASK = Spec(
     reference=reference.prefix_mask,
     cases=_prefix_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         _region("the prefix is seen", "Every token sees the whole prefix.", _in_prefix, seen=True),
         _region(
             "the present and the past are seen",
@@ -409,14 +401,13 @@ PREFIX_MASK = Spec(
             ),
             seen=False,
         ),
-        EQUAL,
     ),
-    mutants=mutants.PREFIX,
+    mutants=mistakes_in(mutants, of="prefix_mask"),
     chapter=4,
 )
 
 
-def document_cases(seed: int) -> list[Case]:
+def document_cases(rng: np.random.Generator) -> list[Case]:
     """Rows of one, two and many documents, in any order of their ids."""
 
     def case(label, ids) -> Case:
@@ -430,9 +421,7 @@ def document_cases(seed: int) -> list[Case]:
         case("as many rows as tokens", [[0, 0, 1], [0, 1, 1], [2, 2, 2]]),
         case("no rows", np.zeros((0, 3))),
         case("no tokens", np.zeros((2, 0))),
-        case(
-            "ids drawn at random", np.sort(np.random.default_rng(seed).integers(0, 4, size=(3, 8)))
-        ),
+        case("ids drawn at random", np.sort(rng.integers(0, 4, size=(3, 8)))),
     ]
 
 
@@ -451,8 +440,6 @@ DOCUMENT_MASK = Spec(
     reference=reference.document_mask,
     cases=document_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         _of_document(
             "other documents are hidden, the own is seen",
             "Token i may attend to token j exactly where their ids are equal.",
@@ -463,9 +450,8 @@ DOCUMENT_MASK = Spec(
             "Documents end at different places in each row of the batch.",
             when=lambda case: len(case.arguments["document_ids"]) > 1,
         ),
-        EQUAL,
     ),
-    mutants=mutants.DOCUMENT,
+    mutants=mistakes_in(mutants, of="document_mask"),
     chapter=4,
 )
 
@@ -482,8 +468,7 @@ def _combined(first, second, third) -> np.ndarray:
     return every
 
 
-def _combine_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _combine_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, first, second, third=None) -> Case:
         return Case(label, {"first": first, "second": second, "third": third})
@@ -510,8 +495,6 @@ COMBINE_MASKS = Spec(
     reference=_combined,
     cases=_combine_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         _region(
             "what one mask hides stays hidden",
             "Masks of what is allowed are joined with AND: a key must pass every one of them.",
@@ -524,9 +507,8 @@ COMBINE_MASKS = Spec(
             _combined,
             seen=True,
         ),
-        EQUAL,
     ),
-    mutants=mutants.COMBINE,
+    mutants=mistakes_in(mutants, of="combine_masks"),
     chapter=4,
 )
 

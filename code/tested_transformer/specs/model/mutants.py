@@ -8,9 +8,10 @@ from torch.nn import functional
 
 from ...layers.multi_head import MultiHeadAttention, concat_heads, split_heads
 from ...models.transformer import Transformer
-from ..judge import Mutant
+from ..mistakes import mistake
 
 UNKNOWN = 1  # the id of the unknown word, in the mistake that pads with it
+OWN_WEIGHTS = "every attention has weights of its own"
 
 
 class ModelSteps(Transformer):
@@ -23,13 +24,13 @@ class ModelSteps(Transformer):
         written = written & self.past(target.shape[1])
         x, outputs = self.embed(source, self.source_embedding), []
         for layer in self.encoder.layers:
-            x, _, _ = layer(self.enter(x), mask=words)
+            x = layer(self.enter(x), mask=words)
             outputs.append(self.leave(self.encoder, x))
         y = self.embed(target, self.target_embedding)
         for number, layer in enumerate(self.decoder.layers):
             y = self.enter(y)
             memory, mask = self.memory(outputs, number, y, words, written)
-            y, _, _ = layer(y, memory, mask=written, memory_mask=mask, causal=False)
+            y = layer(y, memory, mask=written, memory_mask=mask, causal=False)
         return self.answer(self.leave(self.decoder, y))
 
     def read_padding(self, ids):
@@ -66,6 +67,13 @@ class ModelSteps(Transformer):
         return self.output(x)
 
 
+@mistake(
+    "one attention for self and cross",
+    rejected_by=OWN_WEIGHTS,
+    symptom="It trains, with a third of the decoder's attention weights missing.",
+    cause="One module is called twice. Two uses of attention need two modules.",
+    seen="source notes, 001:1434",
+)
 class OneAttentionForBoth(ModelSteps):
     def __init__(self, config):
         super().__init__(config)
@@ -73,6 +81,12 @@ class OneAttentionForBoth(ModelSteps):
             layer.attention = layer.cross_attention
 
 
+@mistake(
+    "one layer repeated",
+    rejected_by=OWN_WEIGHTS,
+    symptom="Six layers on paper, the parameters of one: all share their weights.",
+    cause="[layer] * N holds one object N times. Make a new layer in each turn of the loop.",
+)
 class OneLayerRepeated(ModelSteps):
     def __init__(self, config):
         super().__init__(config)
@@ -80,11 +94,24 @@ class OneLayerRepeated(ModelSteps):
             stack.layers = nn.ModuleList([stack.layers[0]] * len(stack.layers))
 
 
+@mistake(
+    "encoder layer n to decoder layer n",
+    rejected_by="every decoder layer reads the last encoder layer",
+    symptom="The first decoder layers read a half-finished encoding; the loss still falls.",
+    cause="The stacks are walked side by side. All decoder layers read the last encoder layer.",
+    seen="source notes, 001:1648",
+)
 class LayerReadsLayer(ModelSteps):
     def memory(self, outputs, number, y, words, written):
         return outputs[min(number, len(outputs) - 1)], words
 
 
+@mistake(
+    "keys and values from the decoder",
+    rejected_by="the decoder reads the source",
+    symptom="A fluent language model that never looks at the sentence to translate.",
+    cause="Cross-attention is called with the decoder's own x as its context.",
+)
 class ReadsItself(ModelSteps):
     def memory(self, outputs, number, y, words, written):
         return y, written
@@ -98,6 +125,13 @@ class ValuesAlone(MultiHeadAttention):
         return self.output(concat_heads(weights @ value))
 
 
+@mistake(
+    "only the values from the encoder",
+    rejected_by="RuntimeError",
+    symptom="It runs when both sentences are padded to one length, and attends nowhere new.",
+    cause="Queries and keys both come from the decoder; keys belong to the values.",
+    seen="source notes, 001:1573, 1637",
+)
 class OnlyValuesFromTheEncoder(ModelSteps):
     def __init__(self, config):
         super().__init__(config)
@@ -107,11 +141,25 @@ class OnlyValuesFromTheEncoder(ModelSteps):
             layer.cross_attention.load_state_dict(right.state_dict())
 
 
+@mistake(
+    "softmax before cross-entropy",
+    rejected_by="logits, not probabilities",
+    symptom="The loss can not fall under 0.905 for 5 classes, however good the model.",
+    cause="The model ends in a softmax, and cross_entropy applies another one.",
+    seen="source notes, 001:1496",
+)
 class Probabilities(ModelSteps):
     def answer(self, x):
         return super().answer(x).softmax(-1)
 
 
+@mistake(
+    "positions added in every layer",
+    rejected_by="equals the reference",
+    symptom="The position is added N times, and drowns what the layers have found.",
+    cause="Positions are added inside the layer. They belong to the embedding, once.",
+    seen="source notes, 001:1614",
+)
 class PositionsInEveryLayer(ModelSteps):
     def embed(self, ids, embedding):
         return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
@@ -120,164 +168,116 @@ class PositionsInEveryLayer(ModelSteps):
         return x + self.source_embedding.positions(torch.arange(x.shape[1]))
 
 
+@mistake(
+    "a model without positions",
+    rejected_by="the order of words counts",
+    symptom='"man bites dog" and "dog bites man" are one sentence to the encoder.',
+    cause="The embedding is the row of the table alone.",
+)
 class NoPositions(ModelSteps):
     def embed(self, ids, embedding):
         return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
 
 
+@mistake(
+    "the embedding not scaled",
+    rejected_by="equals the reference",
+    symptom="With a small table the positions are louder than the words.",
+    cause="The factor sqrt(D) of section 3.4 is forgotten.",
+)
 class UnscaledEmbedding(ModelSteps):
     def embed(self, ids, embedding):
         return embedding.dropout(embedding.table(ids) + embedding.positions(torch.arange(ids.shape[1])))  # fmt: skip
 
 
+@mistake(
+    "dropout of the embedding in evaluation",
+    rejected_by="dropout rests in evaluation",
+    symptom="The same sentence is translated differently each time.",
+    cause="functional.dropout drops unless told training=self.training.",
+)
 class DropoutNeverRests(ModelSteps):
     def embed(self, ids, embedding):
         return functional.dropout(super().embed(ids, embedding), self.config.dropout)
 
 
+@mistake(
+    "the future hidden only in training",
+    rejected_by="the future stays hidden",
+    symptom="The validation loss sees the answer, and is too good to be true.",
+    cause="The causal mask is made under `if self.training`.",
+    seen="d2l-en, the Transformer chapter",
+)
 class HiddenOnlyInTraining(ModelSteps):
     def past(self, length):
         hidden = super().past(length)
         return hidden if self.training else torch.ones_like(hidden)
 
 
+@mistake(
+    "padding read as the unknown word",
+    rejected_by="padding changes nothing",
+    symptom="The model attends to padding, and learns it as a word.",
+    cause="Sentences are filled with UNK while masks and padding_idx look for PAD.",
+    seen="source notes, 001:1537",
+)
 class PaddingIsUnknown(ModelSteps):
     def read_padding(self, ids):
         return ids.masked_fill(ids == self.config.pad_id, UNKNOWN)
 
 
+@mistake(
+    "padding shown and words hidden",
+    rejected_by="padding changes nothing",
+    symptom="Without padding nothing is seen; with padding, nothing else.",
+    cause="True means hide in nn.MultiheadAttention, and may attend in SDPA and here.",
+    seen="rasbt/LLMs-from-scratch issue 1061; pytorch PRs 170415, 120668",
+)
 class PaddingShown(ModelSteps):
     def words(self, ids):
         return ~super().words(ids)
 
 
+@mistake(
+    "the source's padding read by the decoder",
+    rejected_by="padding changes nothing",
+    symptom="Short sentences change with the length of the longest one in their batch.",
+    cause="The padding mask goes to the encoder and not to the cross-attention.",
+)
 class PaddingReadAcross(ModelSteps):
     def memory(self, outputs, number, y, words, written):
         return outputs[-1], None
 
 
+@mistake(
+    "no final norm with pre-norm",
+    rejected_by="equals the reference",
+    symptom="The logits grow with the depth, since nothing normalizes the sum of all layers.",
+    cause="Pre-norm leaves the stream itself unnormalized: each stack must end in a norm.",
+)
 class NoFinalNorm(ModelSteps):
     def leave(self, stack, x):
         return x
 
 
+@mistake(
+    "tied at the start only",
+    rejected_by="one table where the configuration says so",
+    symptom="V x D parameters too many, and two tables that drift apart.",
+    cause="The table's numbers are copied to the output layer. The parameter must be the same.",
+)
 class UntiedCopy(ModelSteps):
     def __init__(self, config):
         super().__init__(config)
         self.output.weight = nn.Parameter(self.output.weight.detach().clone())
 
 
+@mistake(
+    "the tied table not transposed",
+    rejected_by="RuntimeError",
+    symptom="RuntimeError: shapes can not be multiplied.",
+    cause="x @ table, where the table is (V, D): it must be x @ table.T, or nn.Linear.",
+)
 class TableNotTransposed(ModelSteps):
     def answer(self, x):
         return x @ self.output.weight
-
-
-OWN_WEIGHTS = "every attention has weights of its own"
-
-MUTANTS = (
-    Mutant(
-        "one attention for self and cross", OneAttentionForBoth, OWN_WEIGHTS,
-        symptom="It trains, with a third of the decoder's attention weights missing.",
-        cause="One module is called twice. Two uses of attention need two modules.",
-        seen="source notes, 001:1434", chapter=9,
-    ),
-    Mutant(
-        "one layer repeated", OneLayerRepeated, OWN_WEIGHTS,
-        symptom="Six layers on paper, the parameters of one: all share their weights.",
-        cause="[layer] * N holds one object N times. Make a new layer in each turn of the loop.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "encoder layer n to decoder layer n", LayerReadsLayer,
-        "every decoder layer reads the last encoder layer",
-        symptom="The first decoder layers read a half-finished encoding; the loss still falls.",
-        cause="The stacks are walked side by side. All decoder layers read the last encoder layer.",
-        seen="source notes, 001:1648", chapter=9,
-    ),
-    Mutant(
-        "keys and values from the decoder", ReadsItself, "the decoder reads the source",
-        symptom="A fluent language model that never looks at the sentence to translate.",
-        cause="Cross-attention is called with the decoder's own x as its context.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "only the values from the encoder", OnlyValuesFromTheEncoder, "RuntimeError",
-        symptom="It runs when both sentences are padded to one length, and attends nowhere new.",
-        cause="Queries and keys both come from the decoder; keys belong to the values.",
-        seen="source notes, 001:1573, 1637", chapter=9,
-    ),
-    Mutant(
-        "softmax before cross-entropy", Probabilities, "logits, not probabilities",
-        symptom="The loss can not fall under 0.905 for 5 classes, however good the model.",
-        cause="The model ends in a softmax, and cross_entropy applies another one.",
-        seen="source notes, 001:1496", chapter=9,
-    ),
-    Mutant(
-        "positions added in every layer", PositionsInEveryLayer, "equals the reference",
-        symptom="The position is added N times, and drowns what the layers have found.",
-        cause="Positions are added inside the layer. They belong to the embedding, once.",
-        seen="source notes, 001:1614", chapter=9,
-    ),
-    Mutant(
-        "a model without positions", NoPositions, "the order of words counts",
-        symptom="\"man bites dog\" and \"dog bites man\" are one sentence to the encoder.",
-        cause="The embedding is the row of the table alone.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "the embedding not scaled", UnscaledEmbedding, "equals the reference",
-        symptom="With a small table the positions are louder than the words.",
-        cause="The factor sqrt(D) of section 3.4 is forgotten.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "dropout of the embedding in evaluation", DropoutNeverRests,
-        "dropout rests in evaluation",
-        symptom="The same sentence is translated differently each time.",
-        cause="functional.dropout drops unless told training=self.training.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "the future hidden only in training", HiddenOnlyInTraining,
-        "the future stays hidden",
-        symptom="The validation loss sees the answer, and is too good to be true.",
-        cause="The causal mask is made under `if self.training`.",
-        seen="d2l-en, the Transformer chapter", chapter=9,
-    ),
-    Mutant(
-        "padding read as the unknown word", PaddingIsUnknown, "padding changes nothing",
-        symptom="The model attends to padding, and learns it as a word.",
-        cause="Sentences are filled with UNK while masks and padding_idx look for PAD.",
-        seen="source notes, 001:1537", chapter=9,
-    ),
-    Mutant(
-        "padding shown and words hidden", PaddingShown, "padding changes nothing",
-        symptom="Without padding nothing is seen; with padding, nothing else.",
-        cause="True means hide in nn.MultiheadAttention, and may attend in SDPA and here.",
-        seen="rasbt/LLMs-from-scratch issue 1061; pytorch PRs 170415, 120668", chapter=9,
-    ),
-    Mutant(
-        "the source's padding read by the decoder", PaddingReadAcross, "padding changes nothing",
-        symptom="Short sentences change with the length of the longest one in their batch.",
-        cause="The padding mask goes to the encoder and not to the cross-attention.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "no final norm with pre-norm", NoFinalNorm, "equals the reference",
-        symptom="The logits grow with the depth, since nothing normalizes the sum of all layers.",
-        cause="Pre-norm leaves the stream itself unnormalized: each stack must end in a norm.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "tied at the start only", UntiedCopy, "one table where the configuration says so",
-        symptom="V x D parameters too many, and two tables that drift apart.",
-        cause="The table's numbers are copied to the output layer. The parameter must be the same.",
-        seen="made for this book", chapter=9,
-    ),
-    Mutant(
-        "the tied table not transposed", TableNotTransposed, "RuntimeError",
-        symptom="RuntimeError: shapes can not be multiplied.",
-        cause="x @ table, where the table is (V, D): it must be x @ table.T, or nn.Linear.",
-        seen="made for this book", chapter=9,
-    ),
-)  # fmt: skip

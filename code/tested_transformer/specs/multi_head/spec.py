@@ -14,9 +14,12 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
 from ..self_attention.spec import layer
-from .mutants import MUTANTS, HeadsFormula
+from ..spec import EQUAL, Case, Check, Run, Spec
+from . import mutants
+from .mutants import HeadsFormula
 
 STATEMENT = """H attentions side by side, head h with columns h d to (h + 1) d, joined, times w_output.
 x (B, L, D), w_query and w_output (D, D), w_key and w_value (d_context, D) -> (B, L, D).
@@ -69,8 +72,7 @@ def slow(x, w_query, w_key, w_value, w_output, num_heads, d_model=None, **option
     return reference.multi_head(x, w_query, w_key, w_value, w_output, num_heads, **options)
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, tokens, num_heads, *, context=None, kv=None, dtype=torch.float64, **options):
         """tokens (B, L, D), context (B, S, d_context), kv key/value heads."""
@@ -285,8 +287,6 @@ def _several(case: Case) -> bool:
 
 
 CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "the layers start apart",
         "Layers that start equal give symmetric scores: each must be made anew, not copied.",
@@ -385,7 +385,7 @@ MULTI_HEAD = Spec(
     baseline=_baseline,
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     chapter=5,
 )

@@ -13,8 +13,11 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import argument_error
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import LAYER_MUTANTS, RMS_MUTANTS, plain_layer_norm, plain_rms_norm
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
+from .mutants import plain_layer_norm, plain_rms_norm
 
 FAR = 3.0  # what a neighbor is moved by
 EXACT = 1e-9
@@ -46,8 +49,7 @@ def _with_weights(
 def _cases(*names: str):
     """Cases with these arguments beside x: weight, or weight and bias."""
 
-    def cases(seed: int) -> list[Case]:
-        rng = np.random.default_rng(seed)
+    def cases(rng: np.random.Generator) -> list[Case]:
 
         def case(label, *shape, spread=1.0, shift=0.0, dtype=torch.float64, **options) -> Case:
             arguments = {"x": shift + spread * rng.normal(size=shape)}
@@ -206,8 +208,6 @@ HALF = Check(
 )
 
 LAYER_CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     ALONE,
     SCALE,
     Check("the mean is 0", "LayerNorm subtracts the mean of each token.", _centered, when=_exact),
@@ -231,11 +231,8 @@ LAYER_CHECKS = (
         when=lambda case: case.label == "float32, far from zero",
     ),
     HALF,
-    EQUAL,
 )
 RMS_CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     ALONE,
     replace(
         SCALE,
@@ -262,7 +259,6 @@ RMS_CHECKS = (
         when=_small,
     ),
     HALF,
-    EQUAL,
 )
 
 LAYER_NORM = Spec(
@@ -275,7 +271,7 @@ LAYER_NORM = Spec(
     baseline=plain_layer_norm,
     cases=_cases("weight", "bias"),
     checks=LAYER_CHECKS,
-    mutants=LAYER_MUTANTS,
+    mutants=mistakes_in(mutants, of="layer_norm"),
     build=build,
     chapter=7,
 )
@@ -289,7 +285,7 @@ RMS_NORM = Spec(
     baseline=plain_rms_norm,
     cases=_cases("weight"),
     checks=RMS_CHECKS,
-    mutants=RMS_MUTANTS,
+    mutants=mistakes_in(mutants, of="rms_norm"),
     build=build,
     chapter=7,
 )

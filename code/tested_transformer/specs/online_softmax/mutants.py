@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from ..judge import Mutant
+from ..mistakes import Formula, Mutant, mistake
 
 
-class Online:
+class Online(Formula):
     """The right loop over tiles of keys, cut into the steps that the mutants replace."""
 
     start = -math.inf
@@ -72,6 +72,14 @@ class Online:
         return best + total.log()
 
 
+@mistake(
+    "no running maximum",
+    rejected_by="no overflow",
+    symptom="inf / inf, NaN, as soon as a score passes 709 in float64, 88 in float32.",
+    cause="exp(score) is summed as it is; nothing is subtracted.",
+    seen="source notes, 002:28",
+    of="online_softmax",
+)
 class NoMaximum(Online):
     start = 0.0
 
@@ -79,30 +87,74 @@ class NoMaximum(Online):
         return best
 
 
+@mistake(
+    "the maximum of the tile alone",
+    rejected_by="no overflow",
+    symptom="Right, until a tile lies far below the one before it: exp(old - new) overflows.",
+    cause="The new maximum is that of the tile; it must never fall: maximum(old, tile's).",
+    of="online_softmax",
+)
 class MaximumOfTheTile(Online):
     def higher(self, best, scores):
         return scores.amax(-1)
 
 
+@mistake(
+    "a running maximum that starts at a finite number",
+    rejected_by="no row is lost",
+    symptom="A row whose scores all lie far below the start comes out as zeros, without a word.",
+    cause="-100 or -50000 stands for -inf: every exponential against it underflows to 0.",
+    seen="flashinfer issue 4267 (-50000, where a model's scores reached -245000)",
+    of="online_softmax",
+)
 class FiniteStart(Online):
     start = -100.0
 
 
+@mistake(
+    "the sum is not rescaled",
+    rejected_by="the tile size changes nothing",
+    symptom="Outputs too small wherever the maximum rose on the way.",
+    cause="total += ... where total = total * exp(old - new) + ... is right.",
+    of="online_softmax",
+)
 class SumNotRescaled(Online):
     def sum(self, total, shrink):
         return total
 
 
+@mistake(
+    "the output is not rescaled",
+    rejected_by="the tile size changes nothing",
+    symptom="Early keys weigh too much wherever the maximum rose on the way.",
+    cause="The sum is rescaled when the maximum rises, the weighted sum of values is not.",
+    of="online_softmax",
+)
 class OutputNotRescaled(Online):
     def mix(self, accumulator, shrink):
         return accumulator
 
 
+@mistake(
+    "rescaled the wrong way round",
+    rejected_by="the tile size changes nothing",
+    symptom="Early keys weigh far too much, the more the maximum rose after them.",
+    cause="The old output is divided by exp(old - new); it must be multiplied.",
+    seen="the paper of FlashAttention-2, algorithm 1, line 10: Dao-AILab/flash-attention issue 991",
+    of="online_softmax",
+)
 class WrongWayRound(Online):
     def mix(self, accumulator, shrink):
         return accumulator / shrink.masked_fill(shrink == 0, 1.0)[..., None]
 
 
+@mistake(
+    "normalized in every tile",
+    rejected_by="the tile size changes nothing",
+    symptom="Right for one tile. With more, early keys are divided again and again.",
+    cause="The output is divided by the sum inside the loop, and never multiplied back.",
+    of="online_softmax",
+)
 class NormalizedInEveryTile(Online):
     def after(self, accumulator, total):
         return accumulator / total.masked_fill(total == 0, 1.0)[..., None]
@@ -112,16 +164,39 @@ class NormalizedInEveryTile(Online):
         return accumulator, lse
 
 
+@mistake(
+    "minus infinity minus minus infinity",
+    rejected_by="a row may begin hidden",
+    symptom="NaN for every row whose first tile is hidden, and for empty rows.",
+    cause="Before anything is seen the maximum is -inf, and -inf - (-inf) is NaN.",
+    seen="vllm-project/vllm pull request 4405 (a window that hides a row's whole tile)",
+    of="online_softmax",
+)
 class InfMinusInf(Online):
     def safe(self, best):
         return best
 
 
+@mistake(
+    "a log-sum-exp without the maximum",
+    rejected_by="a shift moves the log-sum-exp alone",
+    symptom="The output is right; the backward pass, which makes the weights again, is not.",
+    cause="log(total) is stored; the sum was taken against the maximum: add it.",
+    of="online_softmax",
+)
 class SumWithoutMaximum(Online):
     def lse(self, best, total):
         return total.log()
 
 
+@mistake(
+    "the last tile's padding is counted",
+    rejected_by="the tile size changes nothing",
+    symptom="Right when the tile divides the number of keys; else the weights sum to less than 1.",
+    cause="The last tile is filled up with zeros, and exp(0 - maximum) is not 0.",
+    seen="jax-ml/jax issue 27224 (right for multiples of the block only)",
+    of="online_softmax",
+)
 class PaddingCounted(Online):
     def load(self, scores, value, at, tile):
         scores, value = super().load(scores, value, at, tile)
@@ -130,7 +205,7 @@ class PaddingCounted(Online):
         return pad(scores, (0, missing)), pad(value, (0, 0, 0, missing))
 
 
-class Tiled:
+class Tiled(Formula):
     """The right two loops over blocks of queries and tiles of keys, cut into steps."""
 
     online = Online()
@@ -187,6 +262,14 @@ class Tiled:
         return col <= row[:, None] + keys - length
 
 
+@mistake(
+    "tails unmasked",
+    rejected_by="the tile size changes nothing",
+    symptom="Right for lengths that the tile divides, else every row leans towards zero.",
+    cause="Keys past the end are loaded as zeros: score 0, not -inf.",
+    seen="66RING/tiny-flash-attention issue 12",
+    of="tiled_attention",
+)
 class TailsUnmasked(Tiled):
     def load(self, tensor, start, tile):
         part = super().load(tensor, start, tile)
@@ -198,16 +281,38 @@ class TailsUnmasked(Tiled):
         )
 
 
+@mistake(
+    "the last keys are never read",
+    rejected_by="every key is read",
+    symptom="The newest keys, fewer than a tile, are invisible.",
+    cause="S // tile tiles in place of the next whole number.",
+    of="tiled_attention",
+)
 class KeyTailDropped(Tiled):
     def end(self, at, tile, length, keys, causal):
         return super().end(at, tile, length, keys, causal) // tile * tile
 
 
+@mistake(
+    "the last queries are never answered",
+    rejected_by="every key is read",
+    symptom="The last rows are zeros, or whatever the memory held.",
+    cause="L // tile programs in place of the next whole number.",
+    of="tiled_attention",
+)
 class QueryTailDropped(Tiled):
     def rows(self, length, tile):
         return length // tile * tile
 
 
+@mistake(
+    "tiles aligned top-left",
+    rejected_by="the future stays hidden",
+    symptom="Training is right, since L = S; with a cache the new queries see the oldest keys only.",
+    cause="col <= row in place of col <= row + S - L.",
+    seen="Dao-AILab/flash-attention until version 2.1",
+    of="tiled_attention",
+)
 class TopLeft(Tiled):
     def end(self, at, tile, length, keys, causal):
         return min(keys, at + tile) if causal else keys
@@ -216,11 +321,25 @@ class TopLeft(Tiled):
         return col <= row[:, None]
 
 
+@mistake(
+    "the tile on the diagonal is skipped",
+    rejected_by="the future stays hidden",
+    symptom="A query does not see itself, nor the keys of its own tile.",
+    cause="The loop ends where the block of queries starts; it must end where the block ends.",
+    of="tiled_attention",
+)
 class LastTileSkipped(Tiled):
     def end(self, at, tile, length, keys, causal):
         return min(keys, max(0, at + keys - length)) if causal else keys
 
 
+@mistake(
+    "only the diagonal tile is masked",
+    rejected_by="the future stays hidden",
+    symptom="Right for L = S; with a cache whose length the tile does not divide, the future leaks.",
+    cause="The mask is applied where the two tile numbers agree; S - L moves the diagonal.",
+    of="tiled_attention",
+)
 class OnlyTheDiagonalTile(Tiled):
     def past(self, row, col, length, keys, tile):
         past = super().past(row, col, length, keys, tile)
@@ -228,6 +347,14 @@ class OnlyTheDiagonalTile(Tiled):
         return past if diagonal else torch.ones_like(past)
 
 
+@mistake(
+    "the head size is written into the kernel",
+    rejected_by="all of a head is read",
+    symptom="Right for one head size. For a larger one the rest of each head is ignored.",
+    cause="A constant, 64 there and 4 here, in place of the size of the tensor.",
+    seen="triton-lang/triton issue 621",
+    of="tiled_attention",
+)
 class HeadSizeWritten(Tiled):
     def scores(self, q, k):
         return q[..., :4] @ k[..., :4].mT
@@ -239,127 +366,23 @@ class Sums16(Online):
         return best, total.bfloat16().to(total.dtype), accumulator.bfloat16().to(accumulator.dtype)
 
 
+@mistake(
+    "sums kept in 16 bits",
+    rejected_by="the tile size changes nothing",
+    symptom="Fine for short rows. In a long one the sum stops growing: 256 + 1 is 256 in bfloat16.",
+    cause="The sums are kept in the dtype of the inputs; they need float32.",
+    of="tiled_attention",
+)
 class SumsIn16Bits(Tiled):
     online = Sums16()
 
 
-ONLINE_MUTANTS = (
-    Mutant(
-        "no running maximum", NoMaximum(), "no overflow",
-        symptom="inf / inf, NaN, as soon as a score passes 709 in float64, 88 in float32.",
-        cause="exp(score) is summed as it is; nothing is subtracted.",
-        seen="source notes, 002:28", chapter=15,
-    ),
-    Mutant(
-        "the maximum of the tile alone", MaximumOfTheTile(), "no overflow",
-        symptom="Right, until a tile lies far below the one before it: exp(old - new) overflows.",
-        cause="The new maximum is that of the tile; it must never fall: maximum(old, tile's).",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "a running maximum that starts at a finite number", FiniteStart(), "no row is lost",
-        symptom="A row whose scores all lie far below the start comes out as zeros, without a word.",
-        cause="-100 or -50000 stands for -inf: every exponential against it underflows to 0.",
-        seen="flashinfer issue 4267 (-50000, where a model's scores reached -245000)", chapter=15,
-    ),
-    Mutant(
-        "the sum is not rescaled", SumNotRescaled(), "the tile size changes nothing",
-        symptom="Outputs too small wherever the maximum rose on the way.",
-        cause="total += ... where total = total * exp(old - new) + ... is right.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "the output is not rescaled", OutputNotRescaled(), "the tile size changes nothing",
-        symptom="Early keys weigh too much wherever the maximum rose on the way.",
-        cause="The sum is rescaled when the maximum rises, the weighted sum of values is not.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "rescaled the wrong way round", WrongWayRound(), "the tile size changes nothing",
-        symptom="Early keys weigh far too much, the more the maximum rose after them.",
-        cause="The old output is divided by exp(old - new); it must be multiplied.",
-        seen="the paper of FlashAttention-2, algorithm 1, line 10: Dao-AILab/flash-attention issue 991",
-        chapter=15,
-    ),
-    Mutant(
-        "normalized in every tile", NormalizedInEveryTile(), "the tile size changes nothing",
-        symptom="Right for one tile. With more, early keys are divided again and again.",
-        cause="The output is divided by the sum inside the loop, and never multiplied back.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "minus infinity minus minus infinity", InfMinusInf(), "a row may begin hidden",
-        symptom="NaN for every row whose first tile is hidden, and for empty rows.",
-        cause="Before anything is seen the maximum is -inf, and -inf - (-inf) is NaN.",
-        seen="vllm-project/vllm pull request 4405 (a window that hides a row's whole tile)", chapter=15,
-    ),
-    Mutant(
-        "a log-sum-exp without the maximum", SumWithoutMaximum(), "a shift moves the log-sum-exp alone",
-        symptom="The output is right; the backward pass, which makes the weights again, is not.",
-        cause="log(total) is stored; the sum was taken against the maximum: add it.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "the last tile's padding is counted", PaddingCounted(), "the tile size changes nothing",
-        symptom="Right when the tile divides the number of keys; else the weights sum to less than 1.",
-        cause="The last tile is filled up with zeros, and exp(0 - maximum) is not 0.",
-        seen="jax-ml/jax issue 27224 (right for multiples of the block only)", chapter=15,
-    ),
-)  # fmt: skip
-
-TILED_MUTANTS = (
-    Mutant(
-        "tails unmasked", TailsUnmasked(), "the tile size changes nothing",
-        symptom="Right for lengths that the tile divides, else every row leans towards zero.",
-        cause="Keys past the end are loaded as zeros: score 0, not -inf.",
-        seen="66RING/tiny-flash-attention issue 12", chapter=15,
-    ),
-    Mutant(
-        "the last keys are never read", KeyTailDropped(), "every key is read",
-        symptom="The newest keys, fewer than a tile, are invisible.",
-        cause="S // tile tiles in place of the next whole number.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "the last queries are never answered", QueryTailDropped(), "every key is read",
-        symptom="The last rows are zeros, or whatever the memory held.",
-        cause="L // tile programs in place of the next whole number.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "tiles aligned top-left", TopLeft(), "the future stays hidden",
-        symptom="Training is right, since L = S; with a cache the new queries see the oldest keys only.",
-        cause="col <= row in place of col <= row + S - L.",
-        seen="Dao-AILab/flash-attention until version 2.1", chapter=15,
-    ),
-    Mutant(
-        "the tile on the diagonal is skipped", LastTileSkipped(), "the future stays hidden",
-        symptom="A query does not see itself, nor the keys of its own tile.",
-        cause="The loop ends where the block of queries starts; it must end where the block ends.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "only the diagonal tile is masked", OnlyTheDiagonalTile(), "the future stays hidden",
-        symptom="Right for L = S; with a cache whose length the tile does not divide, the future leaks.",
-        cause="The mask is applied where the two tile numbers agree; S - L moves the diagonal.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "the head size is written into the kernel", HeadSizeWritten(), "all of a head is read",
-        symptom="Right for one head size. For a larger one the rest of each head is ignored.",
-        cause="A constant, 64 there and 4 here, in place of the size of the tensor.",
-        seen="triton-lang/triton issue 621", chapter=15,
-    ),
-    Mutant(
-        "sums kept in 16 bits", SumsIn16Bits(), "the tile size changes nothing",
-        symptom="Fine for short rows. In a long one the sum stops growing: 256 + 1 is 256 in bfloat16.",
-        cause="The sums are kept in the dtype of the inputs; they need float32.",
-        seen="made for this book", chapter=15,
-    ),
-    Mutant(
-        "a comparison that NaN passes", None, "gallery only",
-        symptom="The kernel gives NaN everywhere, and its test is green.",
-        cause="In a test, which no judge sees: fmaxf(worst, fabsf(got - want)) drops a NaN.",
-        seen="PaddleJitLab/CUDATutorial issue 69", chapter=15,
-    ),
-)  # fmt: skip
+COMPARISON_THAT_NAN_PASSES = Mutant(
+    "a comparison that NaN passes",
+    None,
+    rejected_by="gallery only",
+    symptom="The kernel gives NaN everywhere, and its test is green.",
+    cause="In a test, which no judge sees: fmaxf(worst, fabsf(got - want)) drops a NaN.",
+    seen="PaddleJitLab/CUDATutorial issue 69",
+    of="tiled_attention",
+)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import ONLINE_MUTANTS, TILED_MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
 
 PAIR = "-> (output (*batch, L, dv), log-sum-exp (*batch, L)), zeros and +inf for a row that sees nothing"
 
@@ -81,8 +83,7 @@ def plain_rows(scores: Tensor, value: Tensor, tile: int | None = None) -> tuple[
     return torch.exp(scores - lse[..., None]) @ value, lse
 
 
-def _row_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _row_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, keys, tile, width=3, spread=1.0, shift=0.0, hide=None,
              dtype=torch.float64) -> Case:  # fmt: skip
@@ -158,8 +159,6 @@ def _hidden_values(run: Run, case: Case) -> Problem | None:
 
 
 ONLINE_CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "no overflow",
         "exp(710) is too large for float64. Keep the largest score so far, and subtract it.",
@@ -202,7 +201,6 @@ ONLINE_CHECKS = (
         _turned,
         when=_gentle,
     ),
-    EQUAL,
 )
 
 ONLINE_SOFTMAX = Spec(
@@ -214,7 +212,7 @@ ONLINE_SOFTMAX = Spec(
     baseline=plain_rows,
     cases=_row_cases,
     checks=ONLINE_CHECKS,
-    mutants=ONLINE_MUTANTS,
+    mutants=mistakes_in(mutants, of="online_softmax"),
     read=joined,
     chapter=15,
 )
@@ -234,8 +232,7 @@ def plain_attention(
     return plain_rows(scores, value)
 
 
-def _tiled_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _tiled_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(
         label, query, keys, tile, causal=False, width=3, spread=1.0, dtype=torch.float64
@@ -302,8 +299,6 @@ def _whole_head(run: Run, case: Case) -> Problem | None:
 
 
 TILED_CHECKS = (
-    SHAPE,
-    UNTOUCHED,
     Check(
         "no overflow",
         "Keep the largest score so far, and subtract it before the exponential.",
@@ -335,7 +330,6 @@ TILED_CHECKS = (
         _tile_sizes,
         when=_calm,
     ),
-    EQUAL,
 )
 
 TILED_ATTENTION = Spec(
@@ -348,7 +342,7 @@ TILED_ATTENTION = Spec(
     baseline=plain_attention,
     cases=_tiled_cases,
     checks=TILED_CHECKS,
-    mutants=TILED_MUTANTS,
+    mutants=mistakes_in(mutants, of="tiled_attention"),
     read=joined,
     chapter=15,
 )

@@ -13,12 +13,11 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from . import mutants
 from .mutants import (
-    RELATIVE_MUTANTS,
-    SEGMENT_MUTANTS,
-    SHIFT_MUTANTS,
-    SINUSOID_MUTANTS,
     BertInput,
     RelativeFormula,
     SinusoidFormula,
@@ -37,9 +36,8 @@ def _slow_sinusoids(positions, d_model, dtype=None, **options):
     return reference.sinusoidal_positions(positions, d_model, **options)
 
 
-def sinusoid_cases(seed: int) -> list[Case]:
+def sinusoid_cases(rng: np.random.Generator) -> list[Case]:
     """From three positions and four columns to far positions, odd widths, layouts and bases."""
-    rng = np.random.default_rng(seed)
 
     def case(label, positions, d_model, **options) -> Case:
         arguments = {"positions": np.asarray(positions), "d_model": d_model, **options}
@@ -114,8 +112,6 @@ before all cosines. positions (*batch), integers of any size -> (*batch, D); D m
     baseline=SinusoidFormula(),
     cases=sinusoid_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "position 0 has sines of 0 and cosines of 1",
             "At position 0 all angles are 0: zeros where the sines stand, ones where the cosines do.",
@@ -138,9 +134,8 @@ before all cosines. positions (*batch), integers of any size -> (*batch, D); D m
             _speeds,
             when=lambda case: case.arguments["d_model"] > 1,
         ),
-        EQUAL,
     ),
-    mutants=SINUSOID_MUTANTS,
+    mutants=mistakes_in(mutants, of="sinusoidal_positions"),
     chapter=6,
 )
 
@@ -151,8 +146,7 @@ def _slow_shift(offset, d_model, **options):
     return reference.shift_matrix(offset, d_model, **options)
 
 
-def _shift_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _shift_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, offset, d_model, **options) -> Case:
         return Case(label, {"offset": offset, "d_model": d_model, **options}, torch.float32)
@@ -190,8 +184,8 @@ with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D 
     reference=_slow_shift,
     baseline=shift,
     cases=_shift_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "it keeps lengths",
             "R only turns: its rows have length 1 and stand at right angles, R R^T = 1.",
@@ -202,9 +196,8 @@ with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D 
             "R times the vector of a position must be the vector `offset` places later.",
             _carries,
         ),
-        EQUAL,
     ),
-    mutants=SHIFT_MUTANTS,
+    mutants=mistakes_in(mutants, of="shift_matrix"),
     chapter=6,
 )
 
@@ -248,8 +241,7 @@ def _slow_segmented(num_segments=2, **given):
     return reference.segmented_embedding(**given)
 
 
-def _segmented_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _segmented_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, vocab, width, max_length, dtype=torch.float64, **fresh) -> Case:
         tokens = rng.integers(1, vocab, shape)
@@ -332,7 +324,7 @@ Or a function of tokens, segments and these five tensors.""",
         ),
         replace(EQUAL, when=_given),
     ),
-    mutants=SEGMENT_MUTANTS,
+    mutants=mistakes_in(mutants, of="segmented_embedding"),
     build=_build_segmented,
     chapter=6,
 )  # fmt: skip
@@ -340,8 +332,7 @@ Or a function of tokens, segments and these five tensors.""",
 # --- Relative attention ---------------------------------------------------------------------------
 
 
-def _relative_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _relative_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, batch, sizes, clip, dtype=torch.float64, **options) -> Case:
         """sizes L, S, d, dv."""
@@ -387,8 +378,6 @@ value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""
     baseline=RelativeFormula(),
     cases=_relative_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "without distances it is attention",
             "With tables of zeros nothing but plain attention is left.",
@@ -404,9 +393,8 @@ value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""
             "The value table's row is added to the value, with the same weight.",
             lambda run, case: _with(run, case, **_zeros(case, "key_table", "value")),
         ),
-        EQUAL,
     ),
-    mutants=RELATIVE_MUTANTS,
+    mutants=mistakes_in(mutants, of="relative_attention"),
     chapter=6,
 )
 

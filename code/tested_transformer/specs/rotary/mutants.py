@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..judge import Mutant
+from ..mistakes import Formula, mistake
 
 
-class RotaryFormula:
+class RotaryFormula(Formula):
     """The right rotation, cut into the steps that the mutants replace one at a time."""
 
     def __call__(self, x, position_ids, *, base=10000.0, layout="interleaved", rotary_dim=None):
@@ -52,22 +52,51 @@ class RotaryFormula:
         return a * cos - b * sin, a * sin + b * cos
 
 
+@mistake(
+    "rotated backwards",
+    rejected_by="each pair turns at its own speed",
+    symptom="None alone: scores depend on q - p in place of p - q. Loaded weights do not fit.",
+    cause="The minus is at the other sine: a rotation by the negative angle.",
+    of="apply_rotary",
+)
 class TurnedBackwards(RotaryFormula):
     def turn(self, a, b, cos, sin):
         return a * cos + b * sin, b * cos - a * sin
 
 
+@mistake(
+    "a rotation without its minus",
+    rejected_by="each pair keeps its norm",
+    symptom="Norms grow and shrink with the position.",
+    cause="rotate_half gives (b, a) in place of (-b, a): this matrix is no rotation.",
+    of="apply_rotary",
+)
 class NoMinus(RotaryFormula):
     def turn(self, a, b, cos, sin):
         return a * cos + b * sin, b * cos + a * sin
 
 
+@mistake(
+    "the first feature overwritten too early",
+    rejected_by="each pair keeps its norm",
+    symptom="As above; in code that works in place it is one line that looks right.",
+    cause="The second feature of a pair is computed from the first one's new value.",
+    of="apply_rotary",
+)
 class OverwrittenTooEarly(RotaryFormula):
     def turn(self, a, b, cos, sin):
         a = a * cos - b * sin
         return a, a * sin + b * cos
 
 
+@mistake(
+    "the other pairing of features",
+    rejected_by="each pair keeps its norm",
+    symptom="About 20 tokens are fine, then the text becomes gibberish: angles are small at first.",
+    cause="Pairs (2i, 2i + 1) and (i, i + r/2) are two conventions; weights fit only one of them.",
+    seen="karpathy/llama2.c pull request 286; jzhang38/TinyLlama issue 24",
+    of="apply_rotary",
+)
 class OtherLayout(RotaryFormula):
     def split(self, x, layout):
         return super().split(x, "halves" if layout == "interleaved" else "interleaved")
@@ -76,11 +105,27 @@ class OtherLayout(RotaryFormula):
         return super().join(a, b, "halves" if layout == "interleaved" else "interleaved")
 
 
+@mistake(
+    "rotated features not interleaved again",
+    rejected_by="position 0 is the identity",
+    symptom="Even position 0, where nothing should turn, has its features rearranged.",
+    cause="Members are taken as evens and odds, and come back as two halves.",
+    seen="vllm-project/vllm-metal pull request 44",
+    of="apply_rotary",
+)
 class NotPutBack(RotaryFormula):
     def join(self, a, b, layout):
         return super().join(a, b, "halves" if layout == "interleaved" else "interleaved")
 
 
+@mistake(
+    "two angles in a pair",
+    rejected_by="each pair keeps its norm",
+    symptom="Norms change with the position, and scores do not depend on the distance alone.",
+    cause="Angles are laid out for one pairing, features for the other.",
+    seen="baidu/ERNIE-Image issue 6; raiyanyahya/how-to-train-your-gpt issue 6",
+    of="apply_rotary",
+)
 class TwoAnglesInAPair(RotaryFormula):
     """The angles are laid out for the other layout, so that the members of a pair differ in theirs."""
 
@@ -99,147 +144,116 @@ class TwoAnglesInAPair(RotaryFormula):
         return torch.cat((rotated.to(x.dtype), x[..., size:]), -1)
 
 
+@mistake(
+    "rotary position IDs ignored",
+    rejected_by="position IDs decide",
+    symptom="Right for whole sequences; with a cache every new token is rotated as position 0.",
+    cause="Positions are counted along the input, whatever its position IDs are.",
+    seen="Blaizzy/mlx-vlm issue 1983",
+    of="apply_rotary",
+)
 class IgnoresThePositions(RotaryFormula):
     def places(self, position_ids, x):
         return torch.arange(x.shape[2])
 
 
+@mistake(
+    "one sequence's position IDs for the whole batch",
+    rejected_by="position IDs decide",
+    symptom="A batch padded on the left generates something else than each sequence alone.",
+    cause="One vector of positions is shared by sequences of different lengths.",
+    seen="unslothai/unsloth pull request 4078",
+    of="apply_rotary",
+)
 class OneSequencesPositions(RotaryFormula):
     def places(self, position_ids, x):
         return position_ids[:1] if position_ids.ndim == 2 else position_ids
 
 
+@mistake(
+    "rotary positions counted from 1",
+    rejected_by="position 0 is the identity",
+    symptom="None alone: scores depend on distances. With a cache of other keys they do not fit.",
+    cause="The first token is at position 0.",
+    of="apply_rotary",
+)
 class CountsFromOne(RotaryFormula):
     def places(self, position_ids, x):
         return position_ids + 1
 
 
+@mistake(
+    "angles in half precision",
+    rejected_by="equals the reference",
+    symptom="Far positions share their angles; in bfloat16 training losses diverge early.",
+    cause="bfloat16 has 8 bits: above 256 not even every position is a number of its own.",
+    seen="huggingface/transformers pull request 29285",
+    of="apply_rotary",
+)
 class AnglesInTheDtype(RotaryFormula):
     def angles(self, places, size, d_head, base, dtype):
         return places.to(dtype)[..., None] * self.frequencies(size, d_head, base).to(dtype)
 
 
+@mistake(
+    "rotary exponent i in place of 2i",
+    rejected_by="each pair turns at its own speed",
+    symptom="The slowest pair turns 100 times too fast for a base of 10,000.",
+    cause="i/r where i counts pairs: the exponents stop at 1/2.",
+    of="apply_rotary",
+)
 class HalfTheExponent(RotaryFormula):
     def frequencies(self, size, d_head, base):
         return base ** (-torch.arange(size // 2, dtype=torch.float64) / size)
 
 
+@mistake(
+    "rotary exponent without its minus",
+    rejected_by="each pair turns at its own speed",
+    symptom="Later pairs turn by thousands of radians per position: noise.",
+    cause="base^(2i/r), where the angle is p / base^(2i/r).",
+    seen="labmlai/annotated_deep_learning_paper_implementations issue 313, in the text",
+    of="apply_rotary",
+)
 class ExponentWithoutMinus(RotaryFormula):
     def frequencies(self, size, d_head, base):
         return base ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
 
 
+@mistake(
+    "a base of 10,000 whatever was asked",
+    rejected_by="each pair turns at its own speed",
+    symptom="Long texts fail with weights that were trained with a base of 500,000.",
+    cause="The base of the configuration is not passed on.",
+    of="apply_rotary",
+)
 class AlwaysTenThousand(RotaryFormula):
     def frequencies(self, size, d_head, base):
         return super().frequencies(size, d_head, 10000.0)
 
 
+@mistake(
+    "frequencies of the whole head",
+    rejected_by="each pair turns at its own speed",
+    symptom="Right for full rotation; with partial rotation all pairs but the first are wrong.",
+    cause="The exponent is 2i/d, where 2i/rotary_dim belongs.",
+    of="apply_rotary",
+)
 class FrequenciesOfTheWholeHead(RotaryFormula):
     def frequencies(self, size, d_head, base):
         return base ** (-torch.arange(0, size, 2, dtype=torch.float64) / d_head)
 
 
+@mistake(
+    "the whole head rotated",
+    rejected_by="features past rotary_dim stay",
+    symptom="Weights of a model with partial rotation give nonsense.",
+    cause="rotary_dim is ignored: GPT-J and GPT-NeoX rotate the first quarter of each head only.",
+    of="apply_rotary",
+)
 class RotatesTheWholeHead(RotaryFormula):
     def size(self, d_head, rotary_dim):
         return d_head
-
-
-ROTARY_MUTANTS = (
-    Mutant(
-        "rotated features not interleaved again", NotPutBack(), "position 0 is the identity",
-        symptom="Even position 0, where nothing should turn, has its features rearranged.",
-        cause="Members are taken as evens and odds, and come back as two halves.",
-        seen="vllm-project/vllm-metal pull request 44", chapter=18,
-    ),
-    Mutant(
-        "rotary positions counted from 1", CountsFromOne(), "position 0 is the identity",
-        symptom="None alone: scores depend on distances. With a cache of other keys they do not fit.",
-        cause="The first token is at position 0.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "the whole head rotated", RotatesTheWholeHead(), "features past rotary_dim stay",
-        symptom="Weights of a model with partial rotation give nonsense.",
-        cause="rotary_dim is ignored: GPT-J and GPT-NeoX rotate the first quarter of each head only.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "the other pairing of features", OtherLayout(), "each pair keeps its norm",
-        symptom="About 20 tokens are fine, then the text becomes gibberish: angles are small at first.",
-        cause="Pairs (2i, 2i + 1) and (i, i + r/2) are two conventions; weights fit only one of them.",
-        seen="karpathy/llama2.c pull request 286; jzhang38/TinyLlama issue 24", chapter=18,
-    ),
-    Mutant(
-        "two angles in a pair", TwoAnglesInAPair(), "each pair keeps its norm",
-        symptom="Norms change with the position, and scores do not depend on the distance alone.",
-        cause="Angles are laid out for one pairing, features for the other.",
-        seen="baidu/ERNIE-Image issue 6; raiyanyahya/how-to-train-your-gpt issue 6", chapter=18,
-    ),
-    Mutant(
-        "a rotation without its minus", NoMinus(), "each pair keeps its norm",
-        symptom="Norms grow and shrink with the position.",
-        cause="rotate_half gives (b, a) in place of (-b, a): this matrix is no rotation.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "the first feature overwritten too early", OverwrittenTooEarly(), "each pair keeps its norm",
-        symptom="As above; in code that works in place it is one line that looks right.",
-        cause="The second feature of a pair is computed from the first one's new value.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "rotary position IDs ignored", IgnoresThePositions(), "position IDs decide",
-        symptom="Right for whole sequences; with a cache every new token is rotated as position 0.",
-        cause="Positions are counted along the input, whatever its position IDs are.",
-        seen="Blaizzy/mlx-vlm issue 1983", chapter=18,
-    ),
-    Mutant(
-        "one sequence's position IDs for the whole batch", OneSequencesPositions(),
-        "position IDs decide",
-        symptom="A batch padded on the left generates something else than each sequence alone.",
-        cause="One vector of positions is shared by sequences of different lengths.",
-        seen="unslothai/unsloth pull request 4078", chapter=18,
-    ),
-    Mutant(
-        "rotated backwards", TurnedBackwards(), "each pair turns at its own speed",
-        symptom="None alone: scores depend on q - p in place of p - q. Loaded weights do not fit.",
-        cause="The minus is at the other sine: a rotation by the negative angle.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "rotary exponent i in place of 2i", HalfTheExponent(), "each pair turns at its own speed",
-        symptom="The slowest pair turns 100 times too fast for a base of 10,000.",
-        cause="i/r where i counts pairs: the exponents stop at 1/2.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "rotary exponent without its minus", ExponentWithoutMinus(),
-        "each pair turns at its own speed",
-        symptom="Later pairs turn by thousands of radians per position: noise.",
-        cause="base^(2i/r), where the angle is p / base^(2i/r).",
-        seen="labmlai/annotated_deep_learning_paper_implementations issue 313, in the text", chapter=18,
-    ),
-    Mutant(
-        "a base of 10,000 whatever was asked", AlwaysTenThousand(),
-        "each pair turns at its own speed",
-        symptom="Long texts fail with weights that were trained with a base of 500,000.",
-        cause="The base of the configuration is not passed on.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "frequencies of the whole head", FrequenciesOfTheWholeHead(),
-        "each pair turns at its own speed",
-        symptom="Right for full rotation; with partial rotation all pairs but the first are wrong.",
-        cause="The exponent is 2i/d, where 2i/rotary_dim belongs.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "angles in half precision", AnglesInTheDtype(), "equals the reference",
-        symptom="Far positions share their angles; in bfloat16 training losses diverge early.",
-        cause="bfloat16 has 8 bits: above 256 not even every position is a number of its own.",
-        seen="huggingface/transformers pull request 29285", chapter=18,
-    ),
-)  # fmt: skip
 
 
 # --- Decoding with a cache ------------------------------------------------------------------------
@@ -283,11 +297,27 @@ class RotaryDecoder:
         return keys
 
 
+@mistake(
+    "the cache's length forgotten",
+    rejected_by="chunks equal one pass",
+    symptom="Without a cache all is right; with one, every chunk starts at position 0 again.",
+    cause="Positions are counted from 0 in each call.",
+    seen="Blaizzy/mlx-vlm issue 1983",
+    of="rotary_attention",
+)
 class OffsetIgnored(RotaryDecoder):
     def offset(self, key):
         return 0
 
 
+@mistake(
+    "the prompt counted twice",
+    rejected_by="chunks equal one pass",
+    symptom="Offsets 6, 12, 13, ...: the first token after the prompt is a prompt's length too far.",
+    cause="The counter moves by the prompt's length once more after the first step.",
+    seen="skyzh/tiny-llm pull request 46",
+    of="rotary_attention",
+)
 class PromptCountedTwice(RotaryDecoder):
     def __init__(self):
         super().__init__()
@@ -299,72 +329,63 @@ class PromptCountedTwice(RotaryDecoder):
         return here
 
 
+@mistake(
+    "queries rotated from 0 beside a cache",
+    rejected_by="chunks equal one pass",
+    symptom="Token by token every query is rotated as position 0; whole sequences are right.",
+    cause="The query's offset is read before the cached keys are joined.",
+    seen="RobertCsordas/moeut pull request 6",
+    of="rotary_attention",
+)
 class QueryWithoutOffset(RotaryDecoder):
     def rotated(self, query, key, value, offset):
         return self.turn(query, 0), self.turn(key, offset), value
 
 
+@mistake(
+    "queries rotated, keys not",
+    rejected_by="order is seen",
+    symptom="A token has the same score at every position: the order of the past is invisible.",
+    cause="The keys are left out.",
+    of="rotary_attention",
+)
 class QueriesAlone(RotaryDecoder):
     def rotated(self, query, key, value, offset):
         return self.turn(query, offset), key, value
 
 
+@mistake(
+    "keys rotated, queries not",
+    rejected_by="scores depend on the distance alone",
+    symptom="A score depends on where the key is, not on how far away it is.",
+    cause="The queries are left out.",
+    of="rotary_attention",
+)
 class KeysAlone(RotaryDecoder):
     def rotated(self, query, key, value, offset):
         return query, self.turn(key, offset), value
 
 
+@mistake(
+    "values rotated as well",
+    rejected_by="values are not rotated",
+    symptom="What a token contributes depends on where it is; trained weights do not fit.",
+    cause="Query, key and value are rotated alike; only scores should depend on positions.",
+    of="rotary_attention",
+)
 class ValuesToo(RotaryDecoder):
     def rotated(self, query, key, value, offset):
         return *super().rotated(query, key, value, offset)[:2], self.turn(value, offset)
 
 
+@mistake(
+    "cached keys rotated again",
+    rejected_by="chunks equal one pass",
+    symptom="The first step is right; later ones rotate the old keys once more.",
+    cause="Keys are rotated when they enter the cache and again when they leave it.",
+    seen="NeuraLegion/shainet pull request 110 (review)",
+    of="rotary_attention",
+)
 class CacheRotatedAgain(RotaryDecoder):
     def all_keys(self, keys):
         return self.turn(keys, 0) if self.steps > 1 else keys
-
-
-ROTARY_ATTENTION_MUTANTS = (
-    Mutant(
-        "values rotated as well", ValuesToo, "values are not rotated",
-        symptom="What a token contributes depends on where it is; trained weights do not fit.",
-        cause="Query, key and value are rotated alike; only scores should depend on positions.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "queries rotated, keys not", QueriesAlone, "order is seen",
-        symptom="A token has the same score at every position: the order of the past is invisible.",
-        cause="The keys are left out.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "keys rotated, queries not", KeysAlone, "scores depend on the distance alone",
-        symptom="A score depends on where the key is, not on how far away it is.",
-        cause="The queries are left out.",
-        seen="made for this book", chapter=18,
-    ),
-    Mutant(
-        "the cache's length forgotten", OffsetIgnored, "chunks equal one pass",
-        symptom="Without a cache all is right; with one, every chunk starts at position 0 again.",
-        cause="Positions are counted from 0 in each call.",
-        seen="Blaizzy/mlx-vlm issue 1983", chapter=18,
-    ),
-    Mutant(
-        "the prompt counted twice", PromptCountedTwice, "chunks equal one pass",
-        symptom="Offsets 6, 12, 13, ...: the first token after the prompt is a prompt's length too far.",
-        cause="The counter moves by the prompt's length once more after the first step.",
-        seen="skyzh/tiny-llm pull request 46", chapter=18,
-    ),
-    Mutant(
-        "queries rotated from 0 beside a cache", QueryWithoutOffset, "chunks equal one pass",
-        symptom="Token by token every query is rotated as position 0; whole sequences are right.",
-        cause="The query's offset is read before the cached keys are joined.",
-        seen="RobertCsordas/moeut pull request 6", chapter=18,
-    ),
-    Mutant(
-        "cached keys rotated again", CacheRotatedAgain, "chunks equal one pass",
-        symptom="The first step is right; later ones rotate the old keys once more.",
-        cause="Keys are rotated when they enter the cache and again when they leave it.",
-        seen="NeuraLegion/shainet pull request 110 (review)", chapter=18,
-    ),
-)  # fmt: skip

@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import ROTARY_ATTENTION_MUTANTS, ROTARY_MUTANTS, RotaryDecoder, RotaryFormula
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import Case, Check, Run, Spec
+from . import mutants
+from .mutants import RotaryDecoder, RotaryFormula
 
 ROUNDING = 1e-9  # between answers in float64 that should be the same, at positions up to 10,000
 
 # --- The rotation ---------------------------------------------------------------------------------
 
 
-def _rotary_cases(seed: int) -> list[Case]:
+def _rotary_cases(rng: np.random.Generator) -> list[Case]:
     """From one pair to far positions, both layouts, partial rotation, position IDs of their own."""
-    rng = np.random.default_rng(seed)
 
     def case(label, shape, position_ids, dtype=torch.float64, **options) -> Case:
         arguments = {"x": rng.normal(size=shape), "position_ids": np.asarray(position_ids)}
@@ -121,8 +123,6 @@ pair i = 0 ... r/2 - 1 of the first r = rotary_dim features (all by default), (a
     baseline=RotaryFormula(),
     cases=_rotary_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "position 0 is the identity",
             "At position 0 every angle is 0: each feature must come back as it was, where it was.",
@@ -159,9 +159,8 @@ pair i = 0 ... r/2 - 1 of the first r = rotary_dim features (all by default), (a
             _distances,
             when=_exact,
         ),
-        EQUAL,
     ),
-    mutants=ROTARY_MUTANTS,
+    mutants=mistakes_in(mutants, of="apply_rotary"),
     chapter=18,
 )
 
@@ -179,8 +178,7 @@ def _slow_decode(query, key, value, chunks):
     return reference.rotary_attention(query, key, value)
 
 
-def _decode_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _decode_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, chunks, batch, heads, d, dtype=torch.float64) -> Case:
         shape = (batch, heads, sum(chunks), d)
@@ -250,8 +248,6 @@ Queries and keys are rotated by the positions of their tokens in the whole seque
     baseline=partial(_decode, RotaryDecoder),
     cases=_decode_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "values are not rotated",
             "The weighted sum of equal values is that value, wherever the tokens are.",
@@ -276,9 +272,8 @@ Queries and keys are rotated by the positions of their tokens in the whole seque
             _distance_alone,
             when=_exact,
         ),
-        EQUAL,
     ),
-    mutants=ROTARY_ATTENTION_MUTANTS,
+    mutants=mistakes_in(mutants, of="rotary_attention"),
     build=lambda candidate, arguments: partial(_decode, candidate),
     chapter=18,
 )

@@ -9,9 +9,18 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Mutant, Problem, Run, Spec, compare
-
-MADE = "made for this book"
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from . import mutants
+from .mutants import (
+    LocalFormula,
+    plain_additive,
+    plain_bilinear,
+    plain_content,
+    plain_kernel,
+    plain_location,
+)
 
 
 def slack(run: Run, case: Case) -> float:
@@ -22,8 +31,7 @@ def slack(run: Run, case: Case) -> float:
 def cases_of(*makers: tuple[str, Callable[[np.random.Generator], dict[str, Any]]]) -> Any:
     """A Spec's `cases`: each maker draws one case's arguments; the last is repeated in float32."""
 
-    def cases(seed: int) -> list[Case]:
-        rng = np.random.default_rng(seed)
+    def cases(rng: np.random.Generator) -> list[Case]:
         drawn = [Case(label, make(rng)) for label, make in makers]
         return [*drawn, Case("float32", makers[-1][1](rng), torch.float32)]
 
@@ -31,36 +39,6 @@ def cases_of(*makers: tuple[str, Callable[[np.random.Generator], dict[str, Any]]
 
 
 # --- Additive -------------------------------------------------------------------------------------
-
-
-def plain_additive(query, key, w_query, w_key, w_v):
-    """The baseline: w_v^T tanh(W_q q + W_k k)."""
-    sums = (query @ w_query.mT).unsqueeze(-2) + (key @ w_key.mT).unsqueeze(-3)
-    return torch.tanh(sums) @ w_v
-
-
-def additive_without_tanh(query, key, w_query, w_key, w_v):
-    sums = (query @ w_query.mT).unsqueeze(-2) + (key @ w_key.mT).unsqueeze(-3)
-    return sums @ w_v
-
-
-def tanh_before_the_sum(query, key, w_query, w_key, w_v):
-    query, key = torch.tanh(query @ w_query.mT), torch.tanh(key @ w_key.mT)
-    return (query.unsqueeze(-2) + key.unsqueeze(-3)) @ w_v
-
-
-def additive_transposed(query, key, w_query, w_key, w_v):
-    sums = (query @ w_query.mT).unsqueeze(-3) + (key @ w_key.mT).unsqueeze(-2)
-    return torch.tanh(sums) @ w_v
-
-
-def additive_without_projections(query, key, w_query, w_key, w_v):
-    return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ w_v
-
-
-def additive_without_w_v(query, key, w_query, w_key, w_v):
-    sums = (query @ w_query.mT).unsqueeze(-2) + (key @ w_key.mT).unsqueeze(-3)
-    return torch.tanh(sums).sum(-1)
 
 
 def additive_arguments(query: tuple[int, ...], keys: int, key_size: int, hidden: int) -> Any:
@@ -115,76 +93,20 @@ query (*batch, L, dq), key (*batch, S, dk), w_query (hidden, dq), w_key (hidden,
         ("a batch", additive_arguments((2, 3, 5), 4, 2, 6)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the score mixes query and key",
             "Without a tanh over the sum the query adds the same to every score, and it cancels.",
             _mixes,
         ),
-        Check(
-            "w_v weighs the hidden units", "Twice the w_v gives twice the scores.", _homogeneous
-        ),
-        Check(
-            "the tanh bounds the score", "No score can exceed the sum of the |w_v|.", _bounded
-        ),
-        EQUAL,
+        Check("w_v weighs the hidden units", "Twice the w_v gives twice the scores.", _homogeneous),
+        Check("the tanh bounds the score", "No score can exceed the sum of the |w_v|.", _bounded),
     ),
-    mutants=(
-        Mutant(
-            "additive without tanh", additive_without_tanh, "the score mixes query and key",
-            symptom="Every query gets the same weights: attention that ignores the question.",
-            cause="w_v^T (W_q q + W_k k) is a sum; the query's part cancels in the softmax.",
-            seen="practical-pytorch issue 82 (the `concat` score)", chapter=2,
-        ),
-        Mutant(
-            "tanh before the sum", tanh_before_the_sum, "the score mixes query and key",
-            symptom="Every query gets the same weights, although a tanh is there.",
-            cause="The tanh is taken of each projection, not of their sum.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "additive transposed", additive_transposed, "the right shape and dtype",
-            symptom="Scores (S, L); with as many queries as keys nothing complains.",
-            cause="The new axes are swapped: queries belong on rows, keys on columns.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "additive without projections", additive_without_projections, "RuntimeError",
-            symptom="RuntimeError unless query, key and hidden size agree; then, wrong scores.",
-            cause="tanh(q + k) without W_q and W_k: not the paper's score.",
-            seen="tensorflow issue 39332", chapter=2,
-        ),
-        Mutant(
-            "additive without w_v", additive_without_w_v, "w_v weighs the hidden units",
-            symptom="Hidden units can not vote against a match.",
-            cause="The hidden layer is summed; w_v is never used.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="additive scores"),
     chapter=2,
-)  # fmt: skip
+)
 
 
 # --- Bilinear -------------------------------------------------------------------------------------
-
-
-def plain_bilinear(query, key, weight):
-    """The baseline: q^T W k."""
-    return query @ weight @ key.mT
-
-
-def weight_transposed(query, key, weight):
-    return query @ weight.mT @ key.mT
-
-
-def bilinear_scaled(query, key, weight):
-    return query @ weight @ key.mT / query.shape[-1] ** 0.5
-
-
-def only_the_diagonal(query, key, weight):
-    size = min(weight.shape)
-    return query[..., :size] * weight.diagonal() @ key[..., :size].mT
 
 
 def bilinear_arguments(query: tuple[int, ...], keys: int, key_size: int) -> Any:
@@ -248,50 +170,13 @@ query (*batch, L, dq), key (*batch, S, dk), weight (dq, dk) -> (*batch, L, S)"""
         ),
         SHAPE,
         UNTOUCHED,
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "bilinear weight transposed", weight_transposed, "rows of W meet the query",
-            symptom="RuntimeError where the sizes differ; where they agree, silently k^T W q.",
-            cause="q^T W^T k: the weight of a Linear layer is used the wrong way round.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "bilinear with a scale", bilinear_scaled, "W = I gives the dot product",
-            symptom="Scores too small by sqrt(d): the weights are flatter than the paper's.",
-            cause="A 1/sqrt(d) of the scaled dot product, where W already sets the scale.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "only the diagonal of W", only_the_diagonal, "rows of W meet the query",
-            symptom="Number m of a query only ever meets number m of a key.",
-            cause="W is a vector in disguise: a weight a feature, no mixing of features.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="bilinear scores"),
     chapter=2,
-)  # fmt: skip
+)
 
 
 # --- Location -------------------------------------------------------------------------------------
-
-
-def plain_location(query, weight):
-    """The baseline: W q."""
-    return query @ weight.mT
-
-
-def location_after_softmax(query, weight):
-    return (query @ weight.mT).softmax(-1)
-
-
-def location_scaled(query, weight):
-    return query @ weight.mT / query.shape[-1] ** 0.5
-
-
-def location_of_itself(query, weight):
-    return query @ weight[: query.shape[-2]].mT
 
 
 def location_arguments(query: tuple[int, ...], places: int) -> Any:
@@ -329,8 +214,6 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
         ("a batch", location_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "scores are linear in the query",
             "Twice the query, twice the scores: the softmax comes later, once.",
@@ -341,59 +224,13 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
             "A query of 1, 0, 0, ... reads the first column of W.",
             _one_hot_query,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "softmax twice", location_after_softmax, "scores are linear in the query",
-            symptom="Almost uniform weights: a softmax of numbers between 0 and 1.",
-            cause="The scores already went through a softmax.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "location with a scale", location_scaled, "row j of W scores place j",
-            symptom="Scores too small by sqrt(d).",
-            cause="A 1/sqrt(d) of the scaled dot product: W already sets the scale.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "as many places as queries", location_of_itself, "the right shape and dtype",
-            symptom="The source can be no longer than the target.",
-            cause="The table is cut to the number of queries, not of keys.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="location scores"),
     chapter=2,
-)  # fmt: skip
+)
 
 
 # --- Content --------------------------------------------------------------------------------------
-
-
-def plain_content(query, key, sharpness):
-    """The baseline: the sharpness times the cosine, 0 for a zero vector."""
-    lengths = query.norm(dim=-1, keepdim=True) * key.norm(dim=-1).unsqueeze(-2)
-    return (
-        sharpness * (query @ key.mT) / torch.where(lengths == 0, torch.ones_like(lengths), lengths)
-    )
-
-
-def cosine_without_lengths(query, key, sharpness):
-    return sharpness * (query @ key.mT)
-
-
-def cosine_divides_by_zero(query, key, sharpness):
-    query, key = (v / v.norm(dim=-1, keepdim=True) for v in (query, key))
-    return sharpness * (query @ key.mT)
-
-
-def length_over_the_wrong_axis(query, key, sharpness):
-    query, key = (v / v.norm(dim=-2, keepdim=True).clamp_min(1e-12) for v in (query, key))
-    return sharpness * (query @ key.mT)
-
-
-def sharpness_as_temperature(query, key, sharpness):
-    return plain_content(query, key, 1 / sharpness)
 
 
 def content_arguments(query: tuple[int, ...], keys: int, zero: bool = False) -> Any:
@@ -444,8 +281,6 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, S); a vector of zeros sc
         ("a batch", content_arguments((2, 3, 4), 5)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "only the direction counts",
             "A key eight times as long points the same way and scores the same.",
@@ -463,82 +298,13 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, S); a vector of zeros sc
             "The cosine of parallel vectors is 1, so their score is the sharpness itself.",
             _parallel,
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "cosine without lengths", cosine_without_lengths, "only the direction counts",
-            symptom="Long keys win, whatever they say.",
-            cause="A dot product: the lengths are not divided out.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "cosine of a zero vector", cosine_divides_by_zero, "a zero vector scores 0",
-            symptom="NaN everywhere as soon as one memory slot is empty.",
-            cause="The length 0 is in the denominator: 0/0.",
-            seen="NTM-tensorflow issue 2", chapter=2,
-        ),
-        Mutant(
-            "lengths over the wrong axis", length_over_the_wrong_axis, "only the direction counts",
-            symptom="One long key shrinks all the others.",
-            cause="The norm runs over the sequence (dim=-2), not over each vector.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "sharpness as a temperature", sharpness_as_temperature,
-            "parallel vectors score the sharpness",
-            symptom="Raising the sharpness flattens the weights.",
-            cause="The cosine is divided by the sharpness, which multiplies.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="content scores"),
     chapter=2,
-)  # fmt: skip
+)
 
 
 # --- Kernel regression ----------------------------------------------------------------------------
-
-
-def squared_distances(query, key):
-    """|q - k|^2 for each pair, from the differences."""
-    return (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(-1)
-
-
-def plain_kernel(query, key, value, bandwidth):
-    """The baseline: softmax(-|q - k|^2 / (2 s^2)) v."""
-    return torch.softmax(-squared_distances(query, key) / (2 * bandwidth**2), -1) @ value
-
-
-def bandwidth_not_squared(query, key, value, bandwidth):
-    return torch.softmax(-squared_distances(query, key) / (2 * bandwidth), -1) @ value
-
-
-def bandwidth_upside_down(query, key, value, bandwidth):
-    return torch.softmax(-squared_distances(query, key) * bandwidth**2 / 2, -1) @ value
-
-
-def the_two_forgotten(query, key, value, bandwidth):
-    return torch.softmax(-squared_distances(query, key) / bandwidth**2, -1) @ value
-
-
-def kernel_by_hand(query, key, value, bandwidth):
-    kernel = torch.exp(-squared_distances(query, key) / (2 * bandwidth**2))
-    return kernel / kernel.sum(-1, keepdim=True) @ value
-
-
-def kernel_not_normalized(query, key, value, bandwidth):
-    kernel = torch.exp(-squared_distances(query, key) / (2 * bandwidth**2))
-    return kernel @ value / key.shape[-2]
-
-
-def square_expanded(query, key, value, bandwidth):
-    squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2)
-    distances = squares - 2 * query @ key.mT
-    return torch.softmax(-distances / (2 * bandwidth**2), -1) @ value
-
-
-def kernel_over_queries(query, key, value, bandwidth):
-    return torch.softmax(-squared_distances(query, key) / (2 * bandwidth**2), -2) @ value
 
 
 def kernel_arguments(query: tuple[int, ...], keys: int, width: int = 1, at: float = 0.0) -> Any:
@@ -555,9 +321,8 @@ def kernel_arguments(query: tuple[int, ...], keys: int, width: int = 1, at: floa
     return make
 
 
-def kernel_cases(seed: int) -> list[Case]:
+def kernel_cases(rng: np.random.Generator) -> list[Case]:
     """Small ones first, then one far from all keys and, in float32, one far from zero."""
-    rng = np.random.default_rng(seed)
     lonely = kernel_arguments((2, 1), 3)(rng)
     lonely["query"] = lonely["query"] + 60.0
     return [
@@ -596,13 +361,14 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
     baseline=plain_kernel,
     cases=kernel_cases,
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "far away it is still a number",
             "All kernels underflow to 0 there, and 0/0 is NaN. A softmax of the exponents is safe.",
-            lambda run, case: None if np.isfinite(run.value(case)).all()
-            else Problem("finite numbers", "NaN or inf"),
+            lambda run, case: (
+                None
+                if np.isfinite(run.value(case)).all()
+                else Problem("finite numbers", "NaN or inf")
+            ),
             when=lambda case: case.label == "far from all points",
         ),
         Check(
@@ -622,116 +388,13 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
             _moved,
             when=lambda case: case.label.startswith("far from zero"),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "bandwidth not squared", bandwidth_not_squared, "the unit does not matter",
-            symptom="The curve changes when meters become feet.",
-            cause="The exponent is divided by 2 s, where 2 s^2 is meant.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "bandwidth upside down", bandwidth_upside_down, "the unit does not matter",
-            symptom="A larger bandwidth makes the curve rougher.",
-            cause="The distance is multiplied by the bandwidth: an inverse width.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the 2 of the Gaussian", the_two_forgotten, "equals the reference",
-            symptom="A curve as for a bandwidth smaller by sqrt(2).",
-            cause="The exponent is divided by s^2, where 2 s^2 is meant.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "kernels without a softmax", kernel_by_hand, "far away it is still a number",
-            symptom="NaN for a query far from every key.",
-            cause="Kernels are exponentiated first and divided by their sum: 0/0.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "kernels not normalized", kernel_not_normalized, "equal values give that value",
-            symptom="The curve sinks to 0 where points are few.",
-            cause="Divided by the number of points, not by the sum of their kernels.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "the square expanded", square_expanded, "moving all points changes nothing",
-            symptom="Points far from zero blur into each other in float32.",
-            cause="|q|^2 - 2 q.k + |k|^2 subtracts large numbers that nearly agree.",
-            seen="pytorch issue 42479", chapter=2,
-        ),
-        Mutant(
-            "kernel over the queries", kernel_over_queries, "equal values give that value",
-            symptom="Predictions that depend on which other questions are asked.",
-            cause="The softmax runs over the queries: dim=-2 in place of dim=-1.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="kernel regression"),
     chapter=2,
-)  # fmt: skip
+)
 
 
 # --- Local ----------------------------------------------------------------------------------------
-
-
-class LocalFormula:
-    """The right formula, cut into the steps that the mutants replace one at a time."""
-
-    def __call__(self, scores, centers, half_width, *, gaussian=False):
-        """A softmax over the window, times a Gaussian for local-p."""
-        steps = torch.arange(scores.shape[-1]) - self.centers(centers).unsqueeze(-1)
-        weights = self.weights(scores, self.window(steps, half_width))
-        if not gaussian:
-            return weights
-        return self.product(
-            weights, torch.exp(-(steps.square()) / (2 * self.sigma(half_width) ** 2))
-        )
-
-    def centers(self, centers):
-        """Real numbers, as they come."""
-        return centers
-
-    def window(self, steps, half_width):
-        """Both ends belong to the window."""
-        return steps.abs() <= half_width
-
-    def weights(self, scores, window):
-        """A softmax over the window alone."""
-        return scores.masked_fill(~window, -torch.inf).softmax(-1)
-
-    def sigma(self, half_width):
-        """Half the half-width."""
-        return half_width / 2
-
-    def product(self, weights, gaussian):
-        """The product, as it is."""
-        return weights * gaussian
-
-
-class WindowAfterSoftmax(LocalFormula):
-    def weights(self, scores, window):
-        return scores.softmax(-1) * window
-
-
-class WindowLikeASlice(LocalFormula):
-    def window(self, steps, half_width):
-        return (steps >= -half_width) & (steps < half_width)
-
-
-class SigmaIsTheHalfWidth(LocalFormula):
-    def sigma(self, half_width):
-        return half_width
-
-
-class Renormalized(LocalFormula):
-    def product(self, weights, gaussian):
-        return weights * gaussian / (weights * gaussian).sum(-1, keepdim=True)
-
-
-class RoundedCenters(LocalFormula):
-    def centers(self, centers):
-        return centers.round()
 
 
 def local_arguments(shape: tuple[int, ...], half_width: int, gaussian: bool | None = None) -> Any:
@@ -798,8 +461,6 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
         ("local-p in a batch", local_arguments((2, 3, 11), 3, True)),
     ),
     checks=(
-        SHAPE,
-        UNTOUCHED,
         Check(
             "the window reaches D places",
             "The places from p - D to p + D have weight, both ends included, and no others.",
@@ -823,41 +484,9 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
             _follows,
             needs=("gaussian",),
         ),
-        EQUAL,
     ),
-    mutants=(
-        Mutant(
-            "window after the softmax", WindowAfterSoftmax(), "the window shares the whole",
-            symptom="Far keys take weight away, and it is lost: the output shrinks.",
-            cause="The softmax ran over all keys before the window cut them off.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "window like a slice", WindowLikeASlice(), "the window reaches D places",
-            symptom="One place is missing on the right.",
-            cause="Python's range(p - D, p + D) leaves p + D out.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "sigma is the half-width", SigmaIsTheHalfWidth(), "equals the reference",
-            symptom="The Gaussian hardly falls inside the window.",
-            cause="sigma = D, where the paper sets sigma = D/2.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "local-p made to sum to 1", Renormalized(), "the Gaussian takes its part",
-            symptom="Weights that sum to 1: plausible, and not the paper's.",
-            cause="The product is divided by its sum, or the Gaussian went into the softmax.",
-            seen=MADE, chapter=2,
-        ),
-        Mutant(
-            "rounded centers", RoundedCenters(), "the window reaches D places",
-            symptom="The center never gets a gradient.",
-            cause="p is rounded to a place; the paper keeps the real number.",
-            seen=MADE, chapter=2,
-        ),
-    ),
+    mutants=mistakes_in(mutants, of="local weights"),
     chapter=2,
-)  # fmt: skip
+)
 
 SCORING = (ADDITIVE, BILINEAR, LOCATION, CONTENT, KERNEL, LOCAL)

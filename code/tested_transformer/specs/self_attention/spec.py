@@ -13,8 +13,11 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError, argument_error
-from ..judge import EQUAL, SHAPE, UNTOUCHED, Case, Check, Problem, Run, Spec, compare
-from .mutants import MUTANTS, SelfFormula
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from . import mutants
+from .mutants import SelfFormula
 
 STATEMENT = """softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value), with or without batch axes.
 x (*batch, L, D), w_query and w_key (D, d), w_value (D, dv) -> (*batch, L, dv).
@@ -64,8 +67,7 @@ def slow(x, w_query, w_key, w_value, **fresh):
     return np.stack([slow(sample, w_query, w_key, w_value) for sample in x])
 
 
-def _cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, tokens, d, width, dtype=torch.float64, **fresh) -> Case:
         """tokens (*batch, L, D)."""
@@ -214,7 +216,7 @@ SELF_ATTENTION = Spec(
     baseline=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
     cases=_cases,
     checks=CHECKS,
-    mutants=MUTANTS,
+    mutants=mistakes_in(mutants),
     build=build,
     chapter=1,
 )

@@ -19,8 +19,10 @@ from ... import reference
 from ...data.batches import Batch
 from ...data.vocabulary import BOS, EOS, PAD
 from ...training.losses import cross_entropy, token_accuracy
-from ..judge import EQUAL, SHAPE, Case, Check, Problem, Run, Spec, compare
-from .mutants import CYCLE_MUTANTS, EVALUATION_MUTANTS, PAPER_MUTANTS, STEP_MUTANTS, TEACHER_MUTANTS
+from ..compare import Problem, compare
+from ..mistakes import mistakes_in
+from ..spec import SHAPE, Case, Check, Run, Spec
+from . import mutants
 
 ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
@@ -43,8 +45,7 @@ def read_pair(answer: Any, arguments: dict[str, Any]) -> Tensor:
     return torch.stack([target.masked_fill(expected == PAD, PAD), expected])
 
 
-def _sentence_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _sentence_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label: str, *lengths: int) -> Case:
         rows = [tuple(int(word) for word in rng.permutation(20)[:n] + 4) for n in lengths]
@@ -104,6 +105,7 @@ TEACHER_FORCING = Spec(
     reference=slow_teacher_forcing,
     cases=_sentence_cases,
     read=read_pair,
+    usual=(SHAPE,),
     checks=(
         Check(
             "the first word is said first",
@@ -126,9 +128,8 @@ TEACHER_FORCING = Spec(
             _reads_behind,
         ),
         SHAPE,
-        EQUAL,
     ),
-    mutants=TEACHER_MUTANTS,
+    mutants=mistakes_in(mutants, of="teacher_forcing"),
     chapter=10,
 )
 
@@ -265,8 +266,7 @@ def _as_torch_clips(case: Case) -> float:
     return 0.0 if case.arguments["clip"] is None else 1e-6
 
 
-def _step_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _step_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, cuts, *, length=3, vocab=7, clip=None, dtype=torch.float64) -> Case:
         data = _tiny(rng, sum(map(sum, cuts)), length, vocab)
@@ -334,8 +334,8 @@ TRAINING_STEP = Spec(
     slack=_as_torch_clips,
     cases=_step_cases,
     build=lambda candidate, arguments: partial(take_steps, candidate),
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "twice the sentences, the same step",
             "The loss is a mean over words: every sentence given twice changes nothing.",
@@ -360,9 +360,8 @@ TRAINING_STEP = Spec(
             _from_nothing,
             when=lambda case: len(case.arguments["cuts"]) > 1,
         ),
-        EQUAL,
     ),
-    mutants=STEP_MUTANTS,
+    mutants=mistakes_in(mutants, of="training_step"),
     chapter=10,
 )
 
@@ -407,8 +406,7 @@ def plain_evaluation(model, batches) -> tuple[float, float]:
     return loss / words, right / words
 
 
-def _evaluation_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _evaluation_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, sizes, *, length=3, vocab=7, training=True, dtype=torch.float64) -> Case:
         data = _tiny(rng, sum(sizes), length, vocab)
@@ -473,8 +471,8 @@ EVALUATION = Spec(
     baseline=partial(rate, plain_evaluation),
     cases=_evaluation_cases,
     build=lambda candidate, arguments: partial(rate, candidate),
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the mode does not matter",
             "A model in training must get the same numbers: call model.eval() before.",
@@ -509,17 +507,15 @@ EVALUATION = Spec(
             "Nothing is learned here: under torch.no_grad() no graph uses memory.",
             _no_graph,
         ),
-        EQUAL,
     ),
-    mutants=EVALUATION_MUTANTS,
+    mutants=mistakes_in(mutants, of="evaluation"),
     chapter=10,
 )
 
 # --- The paper's rate -----------------------------------------------------------------------------
 
 
-def _paper_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _paper_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 8, 4), (2, 8, 4), (4, 8, 4), (16, 8, 4), (7, 20, 30), (4000, 512, 4000)]
     sizes += [tuple(int(n) for n in rng.integers(1, 500, size=3)) for _ in range(4)]
     cases = [
@@ -567,8 +563,8 @@ PAPER_RATE = Spec(
     required=("step",),
     reference=reference.paper_rate,
     cases=_paper_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "a line at first",
             "While it warms up the rate grows in step with the number of steps, then it falls.",
@@ -586,17 +582,15 @@ PAPER_RATE = Spec(
             "The rate goes with 1 / sqrt(d_model).",
             _wide,
         ),
-        EQUAL,
     ),
-    mutants=PAPER_MUTANTS,
+    mutants=mistakes_in(mutants, of="paper_rate"),
     chapter=10,
 )
 
 # --- One cycle ------------------------------------------------------------------------------------
 
 
-def _cycle_cases(seed: int) -> list[Case]:
-    rng = np.random.default_rng(seed)
+def _cycle_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, step, total, peak, **options) -> Case:
         return Case(label, {"step": step, "total": total, "peak": peak, **options})
@@ -646,8 +640,8 @@ ONE_CYCLE_RATE = Spec(
     required=("step",),
     reference=reference.one_cycle_rate,
     cases=_cycle_cases,
+    usual=(SHAPE,),
     checks=(
-        SHAPE,
         Check(
             "the first step is peak / start_ratio",
             "The cycle starts at a share of the peak, 1/25 if nothing is said.",
@@ -663,9 +657,8 @@ ONE_CYCLE_RATE = Spec(
             "At the end of the warm-up the rate is the peak, and a cosine leaves it slowly.",
             _level,
         ),
-        EQUAL,
     ),
-    mutants=CYCLE_MUTANTS,
+    mutants=mistakes_in(mutants, of="one_cycle_rate"),
     chapter=10,
 )
 

@@ -1,0 +1,351 @@
+"""What every family of models is built from: the embedding, the two kinds of layers, the first weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..errors import (
+    argument_error,
+    check_bool,
+    check_count,
+    check_integer_tensor,
+    check_positive,
+    check_probability,
+    check_rank,
+)
+from ..positions.learned import LearnedPositions
+from ..positions.protocol import PositionScheme
+from ..positions.sinusoidal import LAYOUTS, SinusoidalPositions
+from .cache import LayerCache
+from .feed_forward import ACTIVATIONS, FeedForward
+from .multi_head import MultiHeadAttention
+from .norms import LayerNorm, RMSNorm
+from .resi_dual import ResiDual, ResiDualStack
+from .residual import NORM_PLACEMENTS, Residual, deepnorm_init
+from .stack import Stack
+
+__all__ = ["BlockConfig", "DecoderLayer", "Embedding", "EncoderLayer"]
+
+NORMS = {"layer": LayerNorm, "rms": RMSNorm}
+
+# --- Configuration --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """What embeddings and layers need to know: the base of every family's configuration.
+
+    Raises: TypeError or ValueError that name the field.
+    Source: Vaswani et al. 2017, table 3, for the defaults.
+    """
+
+    POSITIONS: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned", "none")
+
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int | None = None  # None: 4 x d_model
+    dropout: float = 0.1
+    activation: str = "relu"
+    bias: bool = True  # in every linear layer and norm of the stacks
+    norm_placement: str = "post"  # where the norm stands: see Residual
+    norm: str = "layer"
+    norm_eps: float = 1e-5
+    positions: str = "sinusoidal"
+    position_layout: str = "interleaved"  # of sinusoidal and rotary positions
+    max_length: int | None = None  # for learned positions, which end somewhere
+    scale_embedding: bool = True  # times sqrt(d_model)
+    tied_output: bool = True  # the output layer's matrix is the embedding matrix
+    pad_id: int | None = 0  # None: no token is padding
+
+    def __post_init__(self) -> None:
+        d_ff = 4 * self.d_model if self.d_ff is None else self.d_ff
+        object.__setattr__(self, "d_ff", d_ff)
+        check_sizes(self, "d_model num_heads d_ff")
+        check_flags(self, "bias scale_embedding tied_output")
+        check_probability("dropout", self.dropout)
+        check_positive("norm_eps", self.norm_eps)
+        check_choices(self)
+        if self.positions == "learned":
+            check_count("max_length", self.max_length)
+
+    def check_heads(self) -> None:
+        """Raise unless the heads divide d_model."""
+        if self.d_model % self.num_heads:
+            wanted = f"a number that divides d_model = {self.d_model}"
+            raise argument_error(ValueError, "num_heads", self.num_heads, wanted)
+
+    def check_padding(self, vocab: int) -> None:
+        """Raise unless pad_id is None or the ID of a token."""
+        if self.pad_id is not None:
+            check_count("pad_id", self.pad_id, least=0)
+            if self.pad_id >= vocab:
+                raise argument_error(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
+
+
+def check_sizes(config: Any, names: str) -> None:
+    """Raise unless the fields are whole numbers of at least 1."""
+    for name in names.split():
+        check_count(name, getattr(config, name))
+
+
+def check_flags(config: Any, names: str) -> None:
+    """Raise unless the fields are True or False."""
+    for name in names.split():
+        check_bool(name, getattr(config, name))
+
+
+def check_choices(config: BlockConfig) -> None:
+    """Raise unless every field that names something names a thing that is known."""
+    choices = {
+        "activation": tuple(ACTIVATIONS),
+        "norm_placement": NORM_PLACEMENTS,
+        "norm": tuple(NORMS),
+        "positions": type(config).POSITIONS,
+        "position_layout": LAYOUTS,
+    }
+    for name, known in choices.items():
+        came = getattr(config, name)
+        if came not in known:
+            raise argument_error(ValueError, name, repr(came), f"one of {', '.join(known)}")
+
+
+# --- The parts ------------------------------------------------------------------------------------
+
+
+class Embedding(nn.Module):
+    """Token IDs to vectors: the token's embedding times sqrt(D), plus its position, then dropout.
+
+    The embedding of the padding token is zero and gets no gradient here. norm: BERT and BART normalize
+    the sum. table: an embedding matrix to share.
+
+    Shapes: ids (B, L), position_ids (B, L) or (1, L) -> (B, L, D).
+    Raises: TypeError or ValueError for ids that are no token IDs.
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        config: BlockConfig,
+        *,
+        table: nn.Embedding | None = None,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        check_config(config)
+        width = config.d_model
+        self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
+        self.positions = make_positions(config)
+        self.norm = norm
+        self.dropout = nn.Dropout(config.dropout)
+        self.scale = width**0.5 if config.scale_embedding else 1.0
+
+    def forward(
+        self, ids: Int[Tensor, "B L"], position_ids: Int[Tensor, "#B L"], num_positions: int
+    ) -> Float[Tensor, "B L D"]:
+        """Look the tokens up; position_ids are all below num_positions."""
+        x = self.table(ids) * self.scale  # B L D
+        if self.positions is not None:
+            x = x + self._encode(position_ids, num_positions).to(x.dtype)
+        x = x if self.norm is None else self.norm(x)
+        return self.dropout(x)
+
+    def _encode(self, position_ids: Tensor, num_positions: int) -> Tensor:
+        if isinstance(self.positions, LearnedPositions) or position_ids.numel() <= num_positions:
+            return self.positions(position_ids)
+        every = torch.arange(num_positions, device=position_ids.device)
+        return self.positions(every)[position_ids]  # each sinusoid once, then looked up
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention over the whole sequence, then the feed-forward network for each token alone.
+
+    With causal=True a token attends to the tokens so far: the layer of a model without an encoder.
+    alpha: DeepNorm's. attention: more options of `MultiHeadAttention`.
+
+    Shapes: x (B, S, D) -> (B, S, D), and the attention weights (B, H, S, S) with return_weights.
+    Source: Vaswani et al. 2017, section 3.1.
+    """
+
+    def __init__(self, config: BlockConfig, alpha: float = 1.0, **attention: Any) -> None:
+        super().__init__()
+        check_config(config)
+        self.attention = make_attention(config, **attention)
+        self.feed_forward = make_feed_forward(config)
+        self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(2))
+
+    def forward(
+        self, x: Float[Tensor, "B S D"], *, return_weights: bool = False, **options: Any
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B H S T"]]:
+        """One layer; options: mask, causal and cache of `MultiHeadAttention`."""
+        x, weights = attention_sublayer(
+            self.residuals[0], self.attention, x, return_weights=return_weights, **options
+        )
+        x = self.residuals[1](x, self.feed_forward)
+        return (x, *weights) if return_weights else x
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over the tokens so far, cross-attention to the source, then the feed-forward network.
+
+    Shapes: x (B, L, D), memory (B, S, D) -> (B, L, D), and the attention weights (B, H, L, L) and
+        (B, H, L, S) with return_weights.
+    Source: Vaswani et al. 2017, section 3.1; the three uses of attention: section 3.2.3.
+    """
+
+    def __init__(self, config: BlockConfig, alpha: float = 1.0) -> None:
+        super().__init__()
+        check_config(config)
+        self.attention = make_attention(config)
+        self.cross_attention = make_attention(config)
+        self.feed_forward = make_feed_forward(config)
+        self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(3))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        memory: Float[Tensor, "B S D_memory"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        causal: bool = True,
+        cache: LayerCache | None = None,
+        return_weights: bool = False,
+    ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Tensor, Tensor]:
+        """One layer."""
+        own, cross = (None, None) if cache is None else (cache.own, cache.cross)
+        x, weights = attention_sublayer(
+            self.residuals[0], self.attention, x, mask=mask, causal=causal, cache=own,
+            return_weights=return_weights,
+        )  # fmt: skip
+        x, cross_weights = attention_sublayer(
+            self.residuals[1], self.cross_attention, x, memory, mask=memory_mask, cache=cross,
+            return_weights=return_weights,
+        )  # fmt: skip
+        x = self.residuals[2](x, self.feed_forward)
+        return (x, *weights, *cross_weights) if return_weights else x
+
+
+def attention_sublayer(
+    residual: Residual, attention: nn.Module, x: Tensor, *context: Tensor, return_weights: bool,
+    **options: Any,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """x after an attention with its residual connection; the weights in a list, empty if not wanted."""
+    answer = attention(residual.inputs(x), *context, return_weights=return_weights, **options)
+    output, *weights = answer if return_weights else (answer,)
+    return residual.add(x, output), weights
+
+
+# --- From a configuration to parts ----------------------------------------------------------------
+
+
+def make_attention(config: BlockConfig, **options: Any) -> MultiHeadAttention:
+    """Multi-head attention of the configuration's size."""
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, bias=config.bias, dropout=config.dropout, **options
+    )
+
+
+def make_feed_forward(config: BlockConfig) -> FeedForward:
+    """A feed-forward network as the configuration asks for it."""
+    return FeedForward(
+        config.d_model, config.d_ff, activation=config.activation, bias=config.bias,
+        dropout=config.dropout,
+    )  # fmt: skip
+
+
+def make_norm(config: BlockConfig) -> nn.Module:
+    """A norm as the configuration asks for it."""
+    options = {"bias": config.bias} if config.norm == "layer" else {}  # RMSNorm has no shift
+    return NORMS[config.norm](config.d_model, eps=config.norm_eps, **options)
+
+
+def make_residual(config: BlockConfig, alpha: float) -> Residual:
+    """A residual connection with its norm; alpha is DeepNorm's."""
+    if config.norm_placement == "resi_dual":
+        return ResiDual(make_norm(config), dropout=config.dropout)
+    return Residual(
+        make_norm(config), norm_placement=config.norm_placement, dropout=config.dropout, alpha=alpha
+    )
+
+
+def make_stack(config: BlockConfig, layers: Iterable[nn.Module]) -> Stack:
+    """The layers as a stack, with the second stream if the norm placement has one."""
+    return ResiDualStack(layers) if config.norm_placement == "resi_dual" else Stack(layers)
+
+
+def make_positions(config: BlockConfig) -> PositionScheme | None:
+    """The scheme that acts on the embeddings, if there is one."""
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.d_model, layout=config.position_layout)
+    if config.positions == "learned":
+        return LearnedPositions(config.max_length, config.d_model)
+    return None
+
+
+# --- The first weights ----------------------------------------------------------------------------
+
+
+def init_linear_layers(stack: nn.Module, norm_placement: str, beta: float) -> None:
+    """Initialize the matrices of a stack, and its biases to zero; beta is DeepNorm's."""
+    if norm_placement == "deepnorm":
+        deepnorm_init(stack, beta)
+        return
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def init_embedding(table: nn.Embedding, config: BlockConfig) -> None:
+    """Initialize an embedding matrix: times sqrt(D) it has unit variance; padding is zero."""
+    nn.init.normal_(table.weight, std=config.d_model**-0.5)
+    if config.pad_id is not None:
+        nn.init.zeros_(table.weight[config.pad_id])
+
+
+def init_output(output: nn.Linear, config: BlockConfig) -> None:
+    """Initialize the output layer, unless its matrix is the embedding matrix."""
+    if not config.tied_output:
+        nn.init.xavier_uniform_(output.weight)
+    if output.bias is not None:
+        nn.init.zeros_(output.bias)
+
+
+# --- Tokens and their positions -------------------------------------------------------------------
+
+
+def real_tokens(ids: Int[Tensor, "B S"], pad_id: int | None) -> Bool[Tensor, "B S"]:
+    """True for a token that is no padding."""
+    return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
+
+
+def position_ids(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """A token's position: how many real ones come before it. Padding, anywhere, is masked anyway."""
+    return (real.cumsum(1) - 1).clamp(min=0)
+
+
+def check_ids(name: str, ids: Any, vocab: int) -> None:
+    """Raise unless ids are token IDs (B, L) below vocab."""
+    check_integer_tensor(name, ids)
+    check_rank(name, ids, 2)
+    # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab:
+        raise argument_error(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
+
+
+def check_config(config: Any, kind: type = BlockConfig) -> None:
+    """Raise unless config is of that kind."""
+    if not isinstance(config, kind):
+        raise argument_error(TypeError, "config", type(config).__name__, f"a {kind.__name__}")
