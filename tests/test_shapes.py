@@ -92,7 +92,7 @@ def embed(ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("vocab")], vocab:
 def pick(
     logits: Float[Tensor, "B V"],
     vocab: int | None,
-    lengths: Int[Tensor, " B"] | None = None,
+    lengths: Annotated[Int[Tensor, " B"], AtLeast(0)] | None = None,
     allowed: Bool[Tensor, " V"] | None = None,
 ) -> Tensor:
     return logits

@@ -152,9 +152,11 @@ def one_of(known: Iterable[Any]) -> str:
 
 
 def name_of(cls: type) -> str:
-    """A class in an error: a torch.device, a Linear, an Embedding."""
-    name = f"torch.{cls.__name__}" if cls.__module__ == "torch" else cls.__name__
-    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
+    """A class in an error: a torch.device, an nn.Linear, a Path."""
+    home = cls.__module__.partition(".")
+    prefix = "" if home[0] != "torch" else "nn." if home[2].startswith("nn.") else "torch."
+    name = prefix + cls.__name__
+    return f"an {name}" if name[0] in "AEIOUn" else f"a {name}"
 
 
 PLAIN = {

@@ -38,13 +38,6 @@ def check_float_tensor(argument: str, value: Any) -> None:
         raise argument_error(TypeError, argument, value.dtype, "a floating point dtype")
 
 
-def check_bool_tensor(argument: str, value: Any) -> None:
-    """Raise TypeError unless `value` is a boolean tensor: True means "may attend"."""
-    check_tensor(argument, value)
-    if value.dtype != torch.bool:
-        raise argument_error(TypeError, argument, value.dtype, "torch.bool (True = may attend)")
-
-
 def check_integer_tensor(argument: str, value: Any) -> None:
     """Raise TypeError unless `value` is a tensor of integers (booleans are not integers here)."""
     check_tensor(argument, value)
@@ -57,12 +50,6 @@ def check_rank(argument: str, value: Tensor, *ranks: int) -> None:
     if value.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise argument_error(ValueError, argument, f"shape {shape_of(value)}", f"{wanted} axes")
-
-
-def check_bool(argument: str, value: Any) -> None:
-    """Raise TypeError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise argument_error(TypeError, argument, type(value).__name__, "True or False")
 
 
 def check_count(argument: str, value: Any, least: int = 1) -> None:

@@ -140,15 +140,13 @@ def options_of(hint: Any) -> list[Option]:
         return [shape_option(hint) if is_shape(hint) else plain_option(hint)]
     shapes = [one for one in inner if is_shape(one)]
     options = [option for one in inner if not is_shape(one) for option in options_of(one)]
-    options.sort(
-        key=lambda option: option.accepts is anything
-    )  # a Literal argument_errors of all others
+    options.sort(key=lambda option: option.accepts is anything)  # a Literal accepts any type
     return [shape_option(*shapes), *options] if shapes else options
 
 
 def is_shape(hint: Any) -> bool:
     """Whether the annotation is jaxtyping's, of a torch tensor."""
-    return getattr(hint, "array_type", None) is Tensor
+    return typing.get_origin(hint) is None and getattr(hint, "array_type", None) is Tensor
 
 
 def check_value(name: str, value: Any, options: list[Option], call: Call) -> None:

@@ -74,7 +74,7 @@ def test_refused(tmp_path):
         read_gpu_results(empty)
     with pytest.raises(TypeError, match="path: expected a Path"):
         read_gpu_results("x.json")
-    with pytest.raises(ValueError, match="direction: expected forward or forward"):
+    with pytest.raises(ValueError, match='direction: expected "forward" or "forward'):
         tflops_by_length(RECORD, d=128, causal=False, direction="backward")
     with pytest.raises(ValueError, match="record: expected one with d 64"):
         tflops_by_length(RECORD, d=64, causal=False, direction="forward")

@@ -123,7 +123,7 @@ def test_training_ends_when_nothing_is_left_to_merge():
 
 def test_training_is_repeatable_in_another_process():
     script = (
-        "from tested_transformer.data import *\n"
+        "from tested_transformer.data import number_rows\n"
         "from tested_transformer.data.subwords import Subwords, written_words\n"
         "words = [written_words(p.source) for p in number_rows(train=300, test=0).train]\n"
         "print(Subwords.train(words, 80).merges)"
@@ -167,7 +167,7 @@ def test_recut_leaves_the_other_side_alone():
         (lambda: Subwords.train(["elf"], 80), TypeError, "sentences: expected a sequence"),
         (lambda: Subwords.train([["elf"]], 2), ValueError, "size: expected at least 3, one a"),
         (lambda: Subwords.train([["elf"]], 8.0), TypeError, "size: expected an int"),
-        (lambda: Subwords("elf"), TypeError, "tokenizer: expected a tokenizers.Tokenizer"),
+        (lambda: Subwords("elf"), TypeError, "tokenizer: expected a Tokenizer"),
     ],
 )
 def test_bad_calls(make, kind, message):

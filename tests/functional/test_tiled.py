@@ -14,17 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tested_transformer import BackendError, attention, reference
 from tested_transformer.functional.backends import plain, tiled
 from tested_transformer.functional.backends.tiled import Grid, Tiling
-from tested_transformer.functional.inputs import check_call
+from tested_transformer.functional.inputs import AttentionInputs
 
-DEFAULTS = {
-    "mask": None, "bias": None, "causal": False, "window": None, "key_lengths": None,
-    "alibi_slopes": None, "scale": None, "dropout_p": 0.0, "return_weights": False,
-}  # fmt: skip
 TILINGS = [Tiling(2, 3, 1), Tiling(5, 2, 60), Tiling(3, 5, 10**6)]
 
 
 def call_of(query, key, value, **options):
-    return check_call(query, key, value, **{**DEFAULTS, **options})
+    return AttentionInputs(query, key, value, **{"scale": query.shape[-1] ** -0.5, **options})
 
 
 def random(generator, *shape, dtype=torch.float64):
@@ -99,7 +95,7 @@ def test_any_call_in_any_tiles_has_the_plain_formula_s_numbers_and_gradients(cal
 @hypothesis.settings(max_examples=40)
 def test_float32_is_as_exact_as_the_plain_formula(call, tiling):
     """error <= 2 x (the plain formula's error) + 4 eps x max |reference|."""
-    given = {name: getattr(call, name) for name in ("query", "key", "value", *DEFAULTS)}
+    given = vars(call).copy()
     for name in ("dropout_p", "return_weights"):
         del given[name]
     arrays = {

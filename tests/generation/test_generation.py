@@ -97,12 +97,15 @@ def test_a_temperature_of_zero_is_the_likeliest():
     [
         (lambda: Sampling(temperature=-1), "temperature: expected at least 0"),
         (lambda: Sampling(top_k=0), "top_k: expected at least 1"),
-        (lambda: Sampling(top_p=0.0), "top_p: expected a probability above 0"),
+        (lambda: Sampling(top_p=0.0), "top_p: expected a number above 0 and at most 1"),
         (lambda: Sampling(repetition_penalty=0), "repetition_penalty: expected a number above 0"),
-        (lambda: top_p_filter(scores(), 1.5), "p: expected a probability above 0"),
+        (lambda: top_p_filter(scores(), 1.5), "p: expected a number above 0 and at most 1"),
         (lambda: top_k_filter(torch.zeros(3), 1), "logits: expected 2 axes"),
-        (lambda: top_k_filter(torch.zeros(3, 0), 1), "logits: expected at least one word"),
-        (lambda: generate(None, torch.zeros(1, 0).long(), max_new=1), "start: expected at least"),
+        (lambda: top_k_filter(torch.zeros(3, 0), 1), "logits: expected V of at least 1"),
+        (
+            lambda: generate(None, torch.zeros(1, 0).long(), max_new=1),
+            "start: expected L of at least 1",
+        ),
         (lambda: generate(None, torch.zeros(1, 1).long(), max_new=0), "max_new: expected at least"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from tested_transformer import attention, packed_attention
 from tested_transformer.functional.backends import flash
 from tested_transformer.functional.backends.flash_configs import Config
-from tested_transformer.functional.inputs import check_call
+from tested_transformer.functional.inputs import AttentionInputs
 from tested_transformer.specs.attention.spec import textbook
 
 SMALL = flash.INTERPRETED
@@ -78,10 +78,7 @@ def bounds(inputs, gradient, options):
         lambda *a: attention(*a, backend="plain", **wide), exact, gradient.double()
     )
     # The textbook formula has NaN gradients at empty rows: in its own problem they see the first key.
-    call = check_call(
-        *inputs, **{**dict.fromkeys(("mask", "bias", "window", "key_lengths", "alibi_slopes", "scale")),
-                    "causal": False, "dropout_p": 0.0, "return_weights": False, **options},
-    )  # fmt: skip
+    call = AttentionInputs(*inputs, **{"scale": inputs[0].shape[-1] ** -0.5, **options})
     shown = {k: v for k, v in options.items() if k in ("bias", "alibi_slopes", "scale")}
     allowed = call.allowed()
     if allowed is not None:

@@ -331,7 +331,7 @@ def test_the_papers_number_of_parameters():
         ((0, 2), {}, ValueError, ["d_model", "at least 1"]),
         ((4, -1), {}, ValueError, ["d_ff", "at least 1"]),
         ((4.0, 2), {}, TypeError, ["d_model", "float", "an int"]),
-        ((4, 2), {"activation": "tanh"}, ValueError, ["activation", "'tanh'", "relu, gelu"]),
+        ((4, 2), {"activation": "tanh"}, ValueError, ["activation", "'tanh'", '"relu", "gelu"']),
         ((4, 2), {"activation": None}, TypeError, ["activation", "NoneType", "a string"]),
         ((4, 2), {"activation": ["relu"]}, TypeError, ["activation", "list", "a string"]),
         ((4, 2), {"bias": 1}, TypeError, ["bias", "True or False"]),
@@ -351,9 +351,9 @@ def test_malformed_modules(layer, sizes, options, error, words):
     ("x", "error", "words"),
     [
         ([[1.0]], TypeError, ["x", "list", "torch.Tensor"]),
-        (torch.ones(3, 5), ValueError, ["x", "(3, 5)", "width 4"]),
-        (torch.ones(4, 3), ValueError, ["x", "(4, 3)", "width 4"]),
-        (torch.tensor(1.0), ValueError, ["x", "()", "width 4"]),
+        (torch.ones(3, 5), ValueError, ["x", "(3, 5)", "(*batch, 4)"]),
+        (torch.ones(4, 3), ValueError, ["x", "(4, 3)", "(*batch, 4)"]),
+        (torch.tensor(1.0), ValueError, ["x", "()", "at least 1 axis"]),
         (torch.ones(3, 4).long(), TypeError, ["x", "int64"]),
     ],
 )

@@ -360,7 +360,7 @@ X, W = torch.ones(3, 4), torch.ones(4)
     [
         (([1.0],), {}, TypeError, ["x", "list", "torch.Tensor"]),
         ((X.int(),), {}, TypeError, ["x", "int32", "floating point"]),
-        ((torch.tensor(1.0),), {}, ValueError, ["x", "()", "last axis"]),
+        ((torch.tensor(1.0),), {}, ValueError, ["x", "()", "at least 1 axis (*batch, D)"]),
         ((torch.ones(3, 0),), {}, ValueError, ["x", "(3, 0)", "at least 1"]),
         ((X, W[:3]), {}, ValueError, ["weight", "(3,)", "(4,)"]),
         ((X, W[None]), {}, ValueError, ["weight", "(1, 4)"]),
@@ -387,7 +387,7 @@ def test_malformed_calls(function, arguments, options, error, words):
         (lambda: BatchNorm(4, momentum=1.5), ValueError, ["momentum", "at most 1"]),
         (lambda: BatchNorm(4, momentum=0), ValueError, ["momentum", "above 0"]),
         (lambda: BatchNorm(4)(torch.ones(1, 4)), ValueError, ["x", "1 tokens", "at least 2"]),
-        (lambda: LayerNorm(4)(torch.ones(3, 5)), ValueError, ["weight", "(5,)"]),
+        (lambda: LayerNorm(4)(torch.ones(3, 5)), ValueError, ["x", "(3, 5)", "(*batch, 4)"]),
         (lambda: RMSNorm(4)(X.long()), TypeError, ["x", "int64"]),
         (lambda: batch_norm(X, mean=W), ValueError, ["variance", "None", "both"]),
         (lambda: batch_norm(X, variance=W), ValueError, ["mean", "None", "both"]),

@@ -322,7 +322,7 @@ X = torch.ones(2, 3, 6)
                 torch.ones(2, 3, 8), position_ids=torch.arange(2)
             ),
             ValueError,
-            ["position_ids", "(2,)", "(3,)"],
+            ["position_ids", "(2,)", "(*ids, 3) as in x"],
         ),
         (
             lambda: HeadByHead(MultiHeadAttention(6, 2, positions=ALiBi(2))),

@@ -139,10 +139,14 @@ X, W = torch.ones(3, 4), torch.ones(4, 2)
         ((torch.ones(4), W, W, W), ValueError, ["x", "(4,)", "at least 2 axes"]),
         ((X, W.tolist(), W, W), TypeError, ["w_query", "list", "torch.Tensor"]),
         ((X, W, torch.ones(4), W), ValueError, ["w_key", "(4,)", "2 axes"]),
-        ((X, W, W, torch.ones(2, 4)), ValueError, ["w_value", "(2, 4)", "4 rows"]),
+        ((X, W, W, torch.ones(2, 4)), ValueError, ["w_value", "(2, 4)", "(4, dv) as in x"]),
         ((X, W.double(), W, W), TypeError, ["w_query", "float64", "float32"]),
-        ((X, W, torch.ones(4, 3), W), ValueError, ["key", "head size"]),
-        ((X, torch.ones(4, 0), torch.ones(4, 0), W), ValueError, ["query", "head size"]),
+        ((X, W, torch.ones(4, 3), W), ValueError, ["w_key", "(4, 3)", "(4, 2)"]),
+        (
+            (X, torch.ones(4, 0), torch.ones(4, 0), W),
+            ValueError,
+            ["w_query", "(4, 0)", "d of at least 1"],
+        ),
     ],
 )
 def test_malformed_calls_of_the_function(arguments, error, words):
@@ -174,7 +178,7 @@ def test_malformed_modules(sizes, options, error, words):
 @pytest.mark.parametrize(
     ("x", "error", "words"),
     [
-        (torch.ones(3, 5), ValueError, ["x", "(3, 5)", "width 4"]),
+        (torch.ones(3, 5), ValueError, ["x", "(3, 5)", "(*batch, L, 4)"]),
         (torch.ones(4), ValueError, ["x", "at least 2 axes"]),
         (torch.ones(3, 4).long(), TypeError, ["x", "int64"]),
     ],

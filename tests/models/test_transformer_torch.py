@@ -492,7 +492,7 @@ def with_activation(function):
         (THEIRS, {"embedding": TABLE, "generator": nn.Linear(6, 4)}, ValueError, ["generator", "(4, 6)", "(5, 6)"]),
         (THEIRS, {"embedding": TABLE, "d_ff": 3}, ValueError, ["changes", "d_ff"]),
         (THEIRS, {"embedding": TABLE, "color": 3}, ValueError, ["changes", "color"]),
-        (THEIRS, {"embedding": TABLE, "pad_id": 5}, ValueError, ["pad_id", "below 5"]),
+        (THEIRS, {"embedding": TABLE, "pad_id": 5}, ValueError, ["pad_id", "below source_vocab = 5"]),
         (odd_torch(norm=None), {"embedding": TABLE}, ValueError, ["theirs", "final norm"]),
         (with_activation(torch.tanh), {"embedding": TABLE}, ValueError, ["theirs", "activation", "relu or gelu"]),
     ],

@@ -454,7 +454,7 @@ def test_cache_steps_are_those_of_a_cache():
 def test_tiles_are_those_that_the_masks_corners_leave(length, keys, rows, columns):
     """Against `tile_kinds`, which looks at corners and knows nothing of the backend."""
     query, key = torch.zeros(1, length, 2), torch.zeros(1, keys, 2)
-    call = AttentionInputs(query, key, key, None, None, True, None, None, None, 1.0, 0.0, False)
+    call = AttentionInputs(query, key, key, 1.0, causal=True)
     visits = flash_diagram.tiles_visited(call, rows, columns)
     kinds = tile_kinds(length, keys, rows=rows, cols=columns, causal=True)
     assert [(at.start, at.stop) for at, _ in visits] == [
@@ -474,7 +474,7 @@ def test_running_maximum_and_sum_are_those_of_the_keys_so_far():
     query, key, value = (
         torch.randn(size, generator=drawn(5), dtype=torch.float64) for size in sizes
     )
-    call = AttentionInputs(query, key, value, None, None, True, None, None, None, 0.5, 0.0, False)
+    call = AttentionInputs(query, key, value, 0.5, causal=True)
     (rows, visited) = flash_diagram.tiles_visited(call, 6, 8)[2]
     states = flash_diagram.running(call, rows, visited)
     seen = (key[0, : rows.stop + 6] @ query[0, rows.stop - 1] / 2).tolist()  # 6 = S - L

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tested_transformer.functional.backends import tiled
-from tested_transformer.functional.inputs import check_call
+from tested_transformer.functional.inputs import AttentionInputs
 from tested_transformer.functional.online_softmax import online_softmax, tiled_attention
 from tested_transformer.specs import pitfall
 from tested_transformer.specs.judge import judge
@@ -29,10 +29,7 @@ def tiles_of_package(query, key, value, tile, causal):
 
 def by_the_backend(query, key, value, tile, causal):
     """backends/tiled.py, with its own loop; the log-sum-exp from the formula."""
-    call = check_call(
-        query, key, value, mask=None, bias=None, causal=causal, window=None, key_lengths=None,
-        alibi_slopes=None, scale=None, dropout_p=0.0, return_weights=False,
-    )  # fmt: skip
+    call = AttentionInputs(query, key, value, query.shape[-1] ** -0.5, causal=causal)
     _, lse = plain_attention(query, key, value, causal=causal)
     return tiled.tiled(call, tiled.Tiling(tile, tile)), lse
 

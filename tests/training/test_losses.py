@@ -81,7 +81,7 @@ def test_accuracy_counts_words():
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "message"),
     [
-        ((torch.zeros(2, 3), torch.zeros(3).long()), {}, ValueError, "expected: expected one word"),
+        ((torch.zeros(2, 3), torch.zeros(3).long()), {}, ValueError, "expected: expected shape"),
         ((torch.zeros(2, 3), torch.zeros(2)), {}, TypeError, "expected: .* integer"),
         ((torch.zeros(2, 3).long(), torch.zeros(2).long()), {}, TypeError, "logits: .* floating"),
         ((torch.zeros(2, 3), torch.zeros(2).long()), {"label_smoothing": 1.0}, ValueError,
@@ -129,8 +129,14 @@ def test_one_cycle_against_torch(total, warmup):
     [
         (lambda: paper_rate(0, d_model=8), "step: expected at least 1, got 0"),
         (lambda: paper_rate(1, d_model=8, factor=0), "factor: expected a number above 0"),
-        (lambda: one_cycle_rate(11, total=10, peak=1.0), "step: expected at most total = 10"),
-        (lambda: one_cycle_rate(1, total=10, peak=1.0, warmup=1.5), "warmup: expected a share"),
+        (
+            lambda: one_cycle_rate(11, total=10, peak=1.0),
+            "step: expected at least 1 and at most total = 10",
+        ),
+        (
+            lambda: one_cycle_rate(1, total=10, peak=1.0, warmup=1.5),
+            "warmup: expected at least 0 and at most 1",
+        ),
         (lambda: one_cycle_rate(1, total=10, peak=-1.0), "peak: expected a number above 0"),
     ],
 )

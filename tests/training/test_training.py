@@ -145,7 +145,7 @@ def test_a_long_run_shows_a_bar(capsys):
     ("fields", "message"),
     [
         ({"steps": 0}, "steps: expected at least 1"),
-        ({"schedule": "cosine"}, "schedule: expected one of one_cycle, paper, constant"),
+        ({"schedule": "cosine"}, 'schedule: expected one of "one_cycle", "paper", "constant"'),
         ({"rate": -1.0}, "rate: expected a number above 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: expected a probability"),
         ({"patience": 3}, "evaluate_every: expected a number of steps"),

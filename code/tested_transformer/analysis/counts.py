@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -18,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..errors import argument_error, check_count
+from ..bounds import NonNegativeInt
+from ..errors import argument_error
 from ..layers.multi_head import MultiHeadAttention
 from ..models.transformer import Transformer, TransformerConfig
+from ..shapes import checked
 
 __all__ = [
     "Counts",
@@ -83,6 +84,7 @@ def part_of(name: str) -> str | None:
 # --- Parameters -----------------------------------------------------------------------------------
 
 
+@checked
 def count_parameters(config: TransformerConfig) -> Counts:
     """How many numbers training may change, from the sizes alone; a shared table counts once.
 
@@ -99,7 +101,6 @@ def count_parameters(config: TransformerConfig) -> Counts:
     >>> count_parameters(TransformerConfig()).total
     63082496
     """
-    _check_config(config)
     width, wide, vocab = config.d_model, config.d_ff, config.output_vocab
     attention = 4 * width**2 + 4 * width * config.bias
     maps = _maps(config)
@@ -123,6 +124,7 @@ def count_parameters(config: TransformerConfig) -> Counts:
     return Counts("parameters", parts)
 
 
+@checked
 def measure_parameters(model: Transformer) -> Counts:
     """The same, counted on a model, parameter by parameter; on the meta device it needs no memory.
 
@@ -130,7 +132,6 @@ def measure_parameters(model: Transformer) -> Counts:
     Raises: TypeError if model is no Transformer.
     Source: torch's nn.Module.named_parameters, which names a shared parameter once.
     """
-    _check_model(model)
     parts = dict.fromkeys(PARTS, 0)
     for name, parameter in model.named_parameters():
         parts[part_of(name)] += parameter.numel()
@@ -140,8 +141,12 @@ def measure_parameters(model: Transformer) -> Counts:
 # --- FLOPs ----------------------------------------------------------------------------------------
 
 
+@checked
 def count_flops(
-    config: TransformerConfig, source_length: int, target_length: int, batch: int = 1
+    config: TransformerConfig,
+    source_length: NonNegativeInt,
+    target_length: NonNegativeInt,
+    batch: NonNegativeInt = 1,
 ) -> Counts:
     """FLOPs of the matrix products of one forward pass: two, multiply and add, for each product.
 
@@ -160,7 +165,7 @@ def count_flops(
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, table 1; Kaplan et al. 2020, section 2.1, for the factor of two.
     """
-    s, l = _check_sizes(config, source_length, target_length, batch)  # noqa: E741
+    s, l = source_length, target_length  # noqa: E741
     width, wide = config.d_model, config.d_ff
     encoder = batch * config.num_encoder_layers
     decoder = batch * config.num_decoder_layers
@@ -176,6 +181,7 @@ def count_flops(
     return Counts("FLOPs", parts)
 
 
+@checked
 def measure_flops(
     model: Transformer, source: Int[Tensor, "B S"], target: Int[Tensor, "B L"]
 ) -> Counts:
@@ -188,7 +194,6 @@ def measure_flops(
     Raises: TypeError if model is no Transformer.
     Source: torch.utils.flop_counter.
     """
-    _check_model(model)
     with _backend(model, "plain"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(source, target)
     parts = dict.fromkeys(PARTS, 0)
@@ -203,8 +208,12 @@ def measure_flops(
 # --- Activations ----------------------------------------------------------------------------------
 
 
+@checked
 def count_activations(
-    config: TransformerConfig, source_length: int, target_length: int, batch: int = 1
+    config: TransformerConfig,
+    source_length: NonNegativeInt,
+    target_length: NonNegativeInt,
+    batch: NonNegativeInt = 1,
 ) -> Counts:
     """Bytes of the float32 numbers that a training step keeps for the backward pass.
 
@@ -226,8 +235,11 @@ def count_activations(
         RMSNorm, for which there is no formula here.
     Source: Korthikanti et al. 2023, section 4, in the same spirit for half precision.
     """
-    s, l = _check_sizes(config, source_length, target_length, batch)  # noqa: E741
-    _check_formula(config)
+    s, l = source_length, target_length  # noqa: E741
+    for name, known in (("positions", ("sinusoidal", "none")), ("norm", ("layer",))):
+        if getattr(config, name) not in known:
+            came = repr(getattr(config, name))
+            raise argument_error(ValueError, f"config.{name}", came, " or ".join(known))
     width, heads = config.d_model, config.num_heads
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     wide = {"relu": 1, "swiglu": 4}.get(config.activation, 2) * config.d_ff
@@ -246,6 +258,7 @@ def count_activations(
     return Counts("bytes", {part: 4 * batch * count for part, count in parts.items()})
 
 
+@checked
 def measure_activations(
     model: Transformer, source: Int[Tensor, "B S"], target: Int[Tensor, "B L"]
 ) -> Counts:
@@ -258,7 +271,6 @@ def measure_activations(
     Raises: TypeError if model is no Transformer.
     Source: torch.autograd.graph.saved_tensors_hooks.
     """
-    _check_model(model)
     training, inside = model.training, ["output"]  # the loss belongs to the output
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: list[Tensor] = []  # alive until the end, so that no memory is used twice
@@ -339,27 +351,3 @@ def _watched(model: nn.Module, inside: list[str]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _check_config(config: Any) -> None:
-    if not isinstance(config, TransformerConfig):
-        raise argument_error(TypeError, "config", type(config).__name__, "a TransformerConfig")
-
-
-def _check_model(model: Any) -> None:
-    if not isinstance(model, Transformer):
-        raise argument_error(TypeError, "model", type(model).__name__, "a Transformer")
-
-
-def _check_sizes(config: Any, source: Any, target: Any, batch: Any) -> tuple[int, int]:
-    _check_config(config)
-    for name, size in (("source_length", source), ("target_length", target), ("batch", batch)):
-        check_count(name, size, least=0)
-    return source, target
-
-
-def _check_formula(config: TransformerConfig) -> None:
-    for name, known in (("positions", ("sinusoidal", "none")), ("norm", ("layer",))):
-        if getattr(config, name) not in known:
-            came = repr(getattr(config, name))
-            raise argument_error(ValueError, f"config.{name}", came, " or ".join(known))

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import argument_error
+from ..shapes import checked
 
 __all__ = ["read_gpu_results", "results_table", "tflops_by_length"]
 
 DIRECTIONS = ("forward", "forward+backward")
 
 
+@checked
 def read_gpu_results(path: Path) -> dict[str, Any] | None:
     """The record of a benchmark on a GPU, or None if there is none.
 
     Raises: TypeError if `path` is no Path; ValueError for a file without rows.
     """
-    if not isinstance(path, Path):
-        raise argument_error(TypeError, "path", type(path).__name__, "a Path")
     if not path.exists():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -29,8 +29,9 @@ def read_gpu_results(path: Path) -> dict[str, Any] | None:
     return record
 
 
+@checked
 def tflops_by_length(
-    record: dict[str, Any], *, d: int, causal: bool, direction: str
+    record: dict[str, Any], *, d: int, causal: bool, direction: Literal[DIRECTIONS]
 ) -> tuple[list[int], dict[str, list[float]]]:
     """The lengths, and for each method its tera-operations a second there, NaN where it was not run.
 
@@ -38,8 +39,6 @@ def tflops_by_length(
 
     Raises: ValueError for another direction, and if no row fits.
     """
-    if direction not in DIRECTIONS:
-        raise argument_error(ValueError, "direction", repr(direction), " or ".join(DIRECTIONS))
     rows = [
         row for row in record["rows"]
         if (row["d"], row["causal"], row["pass"]) == (d, causal, direction) and not row["features"]

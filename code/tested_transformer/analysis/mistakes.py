@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bounds import PositiveInt
 from ..data import Pair, Vocabulary
-from ..errors import check_count
 from ..generation.beam_search import beam_search
 from ..generation.decoding_state import Seq2SeqState
 from ..generation.generate import generate
 from ..generation.sampling import GREEDY, Sampling
+from ..shapes import checked
 from ..special_tokens import BOS, EOS, pad
 
 __all__ = ["Mistake", "find_mistakes", "translate"]
@@ -59,13 +60,14 @@ class Mistake(NamedTuple):
     translation: tuple[str, ...]
 
 
+@checked
 def find_mistakes(
     model: nn.Module,
     pairs: Sequence[Pair],
     source: Vocabulary,
     target: Vocabulary,
     *,
-    batch_size: int = 500,
+    batch_size: PositiveInt = 500,
     **options: Any,
 ) -> list[Mistake]:
     """Translate every pair's source and give back those that are not its target, word for word.
@@ -75,7 +77,6 @@ def find_mistakes(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
-    check_count("batch_size", batch_size)
     mistakes = []
     by_length = sorted(pairs, key=lambda pair: len(pair.target))
     for first in range(0, len(by_length), batch_size):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import argument_error, check_bool, check_count, check_number
+from ..bounds import AtLeast, Divides, PositiveInt
 from ..functional.online_softmax import SKIPPED, tile_kinds
+from ..shapes import checked
 
 __all__ = [
     "Counted",
@@ -73,8 +74,15 @@ DEVICES = {
 }
 
 
+@checked
 def attention_flops(
-    length: int, keys: int, d: int, *, heads: int = 1, causal: bool = False, backward: bool = False
+    length: PositiveInt,
+    keys: PositiveInt,
+    d: PositiveInt,
+    *,
+    heads: PositiveInt = 1,
+    causal: bool = False,
+    backward: bool = False,
 ) -> int:
     """Operations of the two products, query by key and weights by value; the softmax is not counted.
 
@@ -89,16 +97,21 @@ def attention_flops(
     >>> attention_flops(4, 4, 2, causal=True)
     80
     """
-    _check_sizes(length=length, keys=keys, d=d, heads=heads)
-    check_bool("causal", causal)
-    check_bool("backward", backward)
     pairs = length * keys
     if causal:
         pairs = sum(max(0, min(keys, i + keys - length + 1)) for i in range(length))
     return 2 * d * pairs * heads * (2 + 5 * backward)
 
 
-def plain_bytes(length: int, keys: int, d: int, *, heads: int = 1, item: int = 2) -> int:
+@checked
+def plain_bytes(
+    length: PositiveInt,
+    keys: PositiveInt,
+    d: PositiveInt,
+    *,
+    heads: PositiveInt = 1,
+    item: PositiveInt = 2,
+) -> int:
     """Bytes to and from memory of the plain formula, each step a pass of its own.
 
     Scale the query, multiply by the keys, softmax, multiply by the values: each reads what it needs
@@ -110,7 +123,6 @@ def plain_bytes(length: int, keys: int, d: int, *, heads: int = 1, item: int = 2
     >>> plain_bytes(4, 4, 2, item=1)
     112
     """
-    _check_sizes(length=length, keys=keys, d=d, heads=heads, item=item)
     scale = 2 * length * d
     scores = length * d + keys * d + length * keys
     softmax = 2 * length * keys
@@ -118,9 +130,10 @@ def plain_bytes(length: int, keys: int, d: int, *, heads: int = 1, item: int = 2
     return heads * item * (scale + scores + softmax + mix)
 
 
+@checked
 def tiled_bytes(
-    length: int, keys: int, d: int, *, rows: int, cols: int, heads: int = 1, causal: bool = False,
-    item: int = 2,
+    length: PositiveInt, keys: PositiveInt, d: PositiveInt, *, rows: PositiveInt, cols: PositiveInt, heads: PositiveInt = 1, causal: bool = False,
+    item: PositiveInt = 2,
 ) -> int:  # fmt: skip
     """Bytes to and from memory of the tiled version: for each block of queries all keys it may see.
 
@@ -133,8 +146,6 @@ def tiled_bytes(
     >>> tiled_bytes(4, 4, 2, rows=2, cols=2, item=1)
     64
     """
-    _check_sizes(length=length, keys=keys, d=d, rows=rows, cols=cols, heads=heads, item=item)
-    check_bool("causal", causal)
     kinds = tile_kinds(length, keys, rows=rows, cols=cols, causal=causal)
     widths = [min(keys - m * cols, cols) for m in range(kinds.shape[1])]
     loaded = sum(
@@ -143,7 +154,15 @@ def tiled_bytes(
     return heads * (item * (2 * length * d + 2 * loaded * d) + 4 * length)
 
 
-def decoding_cost(keys: int, d: int, *, heads: int, groups: int, item: int = 2) -> tuple[int, int]:
+@checked
+def decoding_cost(
+    keys: PositiveInt,
+    d: PositiveInt,
+    *,
+    heads: PositiveInt,
+    groups: Annotated[int, AtLeast(1), Divides("heads")],
+    item: PositiveInt = 2,
+) -> tuple[int, int]:
     """Operations and bytes of one new query per head that reads a cache: (FLOPs, bytes).
 
     Each of the G key and value heads is read once and serves H / G query heads.
@@ -154,13 +173,11 @@ def decoding_cost(keys: int, d: int, *, heads: int, groups: int, item: int = 2) 
     >>> decoding_cost(1000, 128, heads=32, groups=8, item=2)
     (16384000, 4112384)
     """
-    _check_sizes(keys=keys, d=d, heads=heads, groups=groups, item=item)
-    if heads % groups:
-        raise argument_error(ValueError, "groups", groups, f"a divisor of the {heads} heads")
     return 4 * heads * keys * d, item * (2 * groups * keys * d + 2 * heads * d)
 
 
-def attainable(intensity: float | int, device: Device) -> float:
+@checked
+def attainable(intensity: Annotated[float, AtLeast(0)], device: Device) -> float:
     """The roofline: the most operations a second at so many operations for each byte.
 
     Raises: TypeError and ValueError for what is no number from 0 on; TypeError for no Device.
@@ -169,24 +186,16 @@ def attainable(intensity: float | int, device: Device) -> float:
     >>> attainable(1, DEVICES["H100 SXM"]) == DEVICES["H100 SXM"].bandwidth
     True
     """
-    check_number("intensity", intensity)
-    if intensity < 0:
-        raise argument_error(ValueError, "intensity", intensity, "a number of at least 0")
-    if not isinstance(device, Device):
-        raise argument_error(TypeError, "device", type(device).__name__, "a Device")
     return min(device.flops, intensity * device.bandwidth)
 
 
-def least_seconds(flops: float | int, num_bytes: float | int, device: Device) -> float:
+@checked
+def least_seconds(flops: float, num_bytes: float, device: Device) -> float:
     """No program can be faster: the operations at the peak, or the bytes at the bandwidth.
 
     Raises: as `attainable`.
     Source: Williams et al. 2009.
     """
-    check_number("flops", flops)
-    check_number("num_bytes", num_bytes)
-    if not isinstance(device, Device):
-        raise argument_error(TypeError, "device", type(device).__name__, "a Device")
     return max(flops / device.flops, num_bytes / device.bandwidth)
 
 
@@ -225,6 +234,7 @@ class _Traffic(TorchDispatchMode):
         return answer
 
 
+@checked
 def measure_traffic(function: Callable[..., Any], *tensors: Tensor) -> int:
     """Bytes that a function's operations read and write, if each one goes to memory and back.
 
@@ -232,13 +242,6 @@ def measure_traffic(function: Callable[..., Any], *tensors: Tensor) -> int:
 
     Raises: TypeError if `function` cannot be called.
     """
-    if not callable(function):
-        raise argument_error(TypeError, "function", type(function).__name__, "a function")
     with torch.no_grad(), _Traffic() as traffic:
         function(*tensors)
     return traffic.bytes
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        check_count(name, size)

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import argument_error, check_count
+from ..bounds import PositiveInt
+from ..errors import argument_error
+from ..shapes import checked
 from ..special_tokens import BOS, EOS, PAD, pad
 from .pairs import Pair
 from .vocabulary import Vocabulary
@@ -54,14 +56,15 @@ def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) ->
     )
 
 
+@checked
 def make_batches(
     pairs: Sequence[Pair],
     source: Vocabulary,
     target: Vocabulary,
     *,
-    batch_size: int = 64,
+    batch_size: PositiveInt = 64,
     seed: int = 0,
-    bucket: int = 50,
+    bucket: PositiveInt = 50,
 ) -> list[Batch]:
     """All pairs once, shuffled by the seed, in batches of like length.
 
@@ -70,8 +73,6 @@ def make_batches(
 
     Raises: TypeError or ValueError that name the argument.
     """
-    check_count("batch_size", batch_size)
-    check_count("bucket", bucket)
     rng = random.Random(seed)
     shuffled = rng.sample(pairs, len(pairs))
     groups: list[list[Pair]] = []

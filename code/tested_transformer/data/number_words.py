@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Annotated, Literal
 
-from ..errors import argument_error, check_count
+from ..bounds import AtLeast, AtMost
+from ..shapes import checked
 
 __all__ = ["english_words", "german_words"]
 
@@ -17,11 +19,13 @@ ENGLISH_UNITS = ["", "one", "two", "three", "four", "five", "six", "seven", "eig
                  "eighteen", "nineteen"]  # fmt: skip
 ENGLISH_TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty",
                 "ninety"]  # fmt: skip
-SEGMENTATIONS = ("fine", "coarse")
+Segmentation = Literal["fine", "coarse"]
+Number = Annotated[int, AtLeast(1), AtMost(LARGEST)]
 SHORT = {"sechs": "sech", "sieben": "sieb"}  # before zehn: sechzehn, siebzehn
 
 
-def german_words(number: int, *, segmentation: str = "fine") -> list[str]:
+@checked
+def german_words(number: Number, *, segmentation: Segmentation = "fine") -> list[str]:
     """The German number word, split into morphemes.
 
     segmentation: "coarse" keeps teens, tens and the final eins whole, and its morphemes joined are the
@@ -34,9 +38,6 @@ def german_words(number: int, *, segmentation: str = "fine") -> list[str]:
     >>> german_words(324), german_words(43), german_words(43, segmentation="coarse")
     (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['drei', 'und', 'vier', 'zig'], ['drei', 'und', 'vierzig'])
     """
-    check_number_word(number)
-    if segmentation not in SEGMENTATIONS:
-        raise argument_error(ValueError, "segmentation", repr(segmentation), '"fine" or "coarse"')
     thousands, rest = divmod(number, 1000)
     words = [*_german(thousands, segmentation), "tausend"] if thousands else []
     words += _german(rest, segmentation)
@@ -63,7 +64,8 @@ def _german(number: int, segmentation: str) -> tuple[str, ...]:
     return (*words, TENS[tens]) if tens else words
 
 
-def english_words(number: int) -> list[str]:
+@checked
+def english_words(number: Number) -> list[str]:
     """The English number word as words: no hyphens, no commas, "and" after hundreds.
 
     Raises: TypeError for what is no int; ValueError outside 1 ... 999,999.
@@ -72,7 +74,6 @@ def english_words(number: int) -> list[str]:
     >>> english_words(324)
     ['three', 'hundred', 'and', 'twenty', 'four']
     """
-    check_number_word(number)
     thousands, rest = divmod(number, 1000)
     words = [*_english(thousands), "thousand"] if thousands else []
     if thousands and 0 < rest < 100:
@@ -90,10 +91,3 @@ def _english(number: int) -> tuple[str, ...]:
         return (*words, ENGLISH_UNITS[rest]) if rest else words
     tens, unit = divmod(rest, 10)
     return (*words, ENGLISH_TENS[tens], *([ENGLISH_UNITS[unit]] if unit else []))
-
-
-def check_number_word(number: object) -> None:
-    """Raise unless the number is one that this module can say."""
-    check_count("number", number)
-    if number > LARGEST:
-        raise argument_error(ValueError, "number", number, f"at most {LARGEST:,}")

@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ..errors import argument_error, check_count
-from .number_words import english_words, german_words
+from ..bounds import AtLeast, NonNegativeInt, PositiveInt
+from ..errors import argument_error
+from ..shapes import checked
+from .number_words import LARGEST, english_words, german_words
 
 __all__ = ["Pair", "Split", "number_pair", "number_rows", "read_pairs", "single_numbers"]
 
@@ -31,20 +33,30 @@ class Split:
     test: list[Pair]
 
 
-def single_numbers(*, train: int = 20_000, test: int = 2_000, seed: int = 0) -> Split:
+@checked
+def single_numbers(
+    *, train: PositiveInt = 20_000, test: NonNegativeInt = 2_000, seed: int = 0
+) -> Split:
     """Numbers from 1 to 999,999 in German and English words, every number at most once.
 
     Raises: TypeError or ValueError for counts that are none, or that together exceed the numbers.
     """
-    most = 999_999
-    _check_counts(train, test, most)
-    chosen = random.Random(seed).sample(range(1, most + 1), train + test)
+    numbers = range(1, LARGEST + 1)
+    if train + test > LARGEST:
+        raise argument_error(ValueError, "train + test", train + test, f"at most {LARGEST}")
+    chosen = random.Random(seed).sample(numbers, train + test)
     pairs = [number_pair([number]) for number in chosen]
     return Split(pairs[:train], pairs[train:])
 
 
+@checked
 def number_rows(
-    *, train: int = 20_000, test: int = 2_000, least: int = 1, most: int = 8, seed: int = 0
+    *,
+    train: PositiveInt = 20_000,
+    test: NonNegativeInt = 2_000,
+    least: PositiveInt = 1,
+    most: Annotated[int, AtLeast("least")] = 8,
+    seed: int = 0,
 ) -> Split:
     """Rows of `least` to `most` numbers below a thousand, set apart by commas; no row comes twice.
 
@@ -52,9 +64,9 @@ def number_rows(
 
     Raises: TypeError or ValueError for counts that are none, or more rows than there are.
     """
-    check_count("least", least)
-    check_count("most", most, least)
-    _check_counts(train, test, sum(999**length for length in range(least, most + 1)))
+    rows_in_all = sum(999**length for length in range(least, most + 1))
+    if train + test > rows_in_all:
+        raise argument_error(ValueError, "train + test", train + test, f"at most {rows_in_all}")
     rng, rows = random.Random(seed), {}
     while len(rows) < train + test:  # a dict keeps the order, so the seed fixes it
         rows[tuple(rng.choices(range(1, 1000), k=rng.randint(least, most)))] = None
@@ -76,13 +88,6 @@ def _row(numbers: list[int], words: Callable[[int], list[str]]) -> tuple[str, ..
     for number in numbers:
         row += [SEPARATOR, *words(number)] if row else words(number)
     return tuple(row)
-
-
-def _check_counts(train: int, test: int, most: int) -> None:
-    check_count("train", train)
-    check_count("test", test, least=0)
-    if train + test > most:
-        raise argument_error(ValueError, "train + test", train + test, f"at most {most}")
 
 
 def read_pairs(path: str | Path, *, separator: str = "\t") -> list[Pair]:

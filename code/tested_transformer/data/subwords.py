@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..errors import argument_error, check_count
+from ..bounds import PositiveInt
+from ..errors import argument_error
+from ..shapes import checked
 from .pairs import SEPARATOR, Pair
 
 __all__ = ["Subwords", "characters", "join_pieces", "resegment", "written_words"]
@@ -70,14 +72,13 @@ class Subwords:
     ('neun', 'u', 'n', 'd', 'v', 'i', 'e', 'r', 'zig')
     """
 
+    @checked
     def __init__(self, tokenizer: Tokenizer) -> None:
-        if not isinstance(tokenizer, Tokenizer):
-            wanted = "a tokenizers.Tokenizer, as Subwords.train makes one"
-            raise argument_error(TypeError, "tokenizer", type(tokenizer).__name__, wanted)
         self.tokenizer = tokenizer
 
     @classmethod
-    def train(cls, sentences: Iterable[Sequence[str]], size: int) -> Subwords:
+    @checked
+    def train(cls, sentences: Iterable[Sequence[str]], size: PositiveInt) -> Subwords:
         """Count in the sentences until there are `size` different pieces, or nothing is left to merge.
 
         The characters count as pieces. The same sentences give the same pieces.
@@ -85,7 +86,6 @@ class Subwords:
         Raises: TypeError or ValueError for sentences that are none, a size that is no number, or one
             that is smaller than the number of characters.
         """
-        check_count("size", size)
         texts = [" ".join(check_words("sentences", sentence)) for sentence in sentences]
         alphabet = set("".join(texts).replace(" ", SPACE))
         if not alphabet:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import argument_error, check_integer_tensor, check_rank
+from ..errors import argument_error
+from ..shapes import checked
 from ..special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 __all__ = ["Vocabulary", "lengths"]
@@ -82,11 +83,10 @@ class Vocabulary:
         return [self.words[number] for number in numbers if number not in (PAD, BOS)]
 
 
+@checked
 def lengths(ids: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
     """How many tokens of each row are no padding.
 
     Shapes: (B, L) -> (B).
     """
-    check_integer_tensor("ids", ids)
-    check_rank("ids", ids, 2)
     return (ids != PAD).sum(1)

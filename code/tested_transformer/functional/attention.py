@@ -1,34 +1,42 @@
-"""attention(): the one front door. It checks the call, picks a backend and hands over."""
+"""attention(): the one front door. It packs the call, picks a backend and hands over."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import Annotated, Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import BackendError, argument_error
+from ..bounds import AtLeast, PositiveInt, Probability
+from ..errors import BackendError
+from ..shapes import checked
 from .backends import BACKENDS, flash
-from .inputs import AttentionInputs, check_call
+from .inputs import AttentionInputs
+from .masks import Mask
+
+Bias = Float[Tensor, "#L #S"] | Float[Tensor, "*#batch #L #S"]
+Backend = Literal[("auto", *BACKENDS)]
 
 __all__ = ["attention"]
 
 
+@checked(any_dtype="bias alibi_slopes")
 def attention(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch_kv S d"],
     value: Float[Tensor, "*batch_kv S dv"],
     *,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
     causal: bool = False,
-    window: int | None = None,
-    key_lengths: Int[Tensor, " B"] | None = None,
+    window: PositiveInt | None = None,
+    key_lengths: Annotated[Int[Tensor, " B"], AtLeast(0)] | None = None,
     alibi_slopes: Float[Tensor, " H"] | None = None,
     scale: float | None = None,
-    dropout_p: float = 0.0,
+    dropout_p: Probability = 0.0,
     return_weights: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> (
     Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L S"]]
 ):
@@ -67,28 +75,24 @@ def attention(
     Source: Vaswani et al. 2017, equation 1; ALiBi: Press et al. 2022; grouped heads: Ainslie et al.
         2023.
     """
-    call = check_call(
-        query, key, value, mask=mask, bias=bias, causal=causal, window=window,
-        key_lengths=key_lengths, alibi_slopes=alibi_slopes, scale=scale, dropout_p=dropout_p,
-        return_weights=return_weights,
+    inputs = AttentionInputs(
+        query, key, value, scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        mask=mask, bias=bias, causal=causal, window=window, key_lengths=key_lengths,
+        alibi_slopes=alibi_slopes, dropout_p=dropout_p, return_weights=return_weights,
     )  # fmt: skip
-    output, weights = _pick(backend, call).run(call)
+    output, weights = pick(backend, inputs).run(inputs)
     return (output, weights) if return_weights else output
 
 
-def _pick(name: str, call: AttentionInputs) -> Any:
-    """The backend of that name; for "auto" the first, fastest first, that serves the call."""
+def pick(name: str, inputs: AttentionInputs) -> ModuleType:
+    """The backend of that name; for "auto" the first, fastest first, that serves the call.
+
+    Raises: BackendError if the backend named cannot serve the call.
+    """
     if name == "auto":
-        order = ("flash", "fused", "plain") if flash.is_tuned_for(call) else ("fused", "plain")
-        return next(BACKENDS[each] for each in order if not _unsupported_reason(each, call))
-    if name not in BACKENDS:
-        known = ", ".join(f'"{each}"' for each in ("auto", *BACKENDS))
-        raise argument_error(ValueError, "backend", repr(name), f"one of {known}")
-    reason = _unsupported_reason(name, call)
+        order = ("flash", "fused", "plain") if flash.is_tuned_for(inputs) else ("fused", "plain")
+        return next(BACKENDS[one] for one in order if not BACKENDS[one].unsupported_reason(inputs))
+    reason = BACKENDS[name].unsupported_reason(inputs)
     if reason:
         raise BackendError(f'backend "{name}": {reason}')
     return BACKENDS[name]
-
-
-def _unsupported_reason(name: str, call: AttentionInputs) -> str | None:
-    return BACKENDS[name].unsupported_reason(call)

@@ -1,4 +1,4 @@
-"""A call of attention(), checked once: every backend starts from here."""
+"""A call of attention(), packed once and handed on whole: every backend starts from here."""
 
 from __future__ import annotations
 
@@ -7,36 +7,50 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_number,
-    check_probability,
-    check_rank,
-    shape_of,
-)
-from .masks import causal_mask, check_mask, check_scores_shape, combine_masks, offsets, window_mask
+from ..errors import argument_error, shape_of
+from .masks import causal_mask, combine_masks, offsets, window_mask
 
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """The arguments of attention(), valid and with their defaults filled in."""
+    """The arguments of attention(), with the scale filled in.
+
+    A new option is a field here and an argument of `attention`; backends get it without another
+    signature.
+
+    Raises: ValueError for grouped heads, key lengths and slopes that do not fit the query.
+    """
 
     query: Tensor  # *batch L d
     key: Tensor  # *batch S d
     value: Tensor  # *batch S dv
-    mask: Tensor | None  # L S, or the rank of the scores
-    bias: Tensor | None  # L S, or the rank of the scores
-    causal: bool
-    window: int | None
-    key_lengths: Tensor | None  # B
-    alibi_slopes: Tensor | None  # H
     scale: float
-    dropout_p: float
-    return_weights: bool
+    mask: Tensor | None = None  # L S, or the rank of the scores
+    bias: Tensor | None = None  # L S, or the rank of the scores
+    causal: bool = False
+    window: int | None = None
+    key_lengths: Tensor | None = None  # B
+    alibi_slopes: Tensor | None = None  # H
+    dropout_p: float = 0.0
+    return_weights: bool = False
+
+    def __post_init__(self) -> None:
+        batch, own = tuple(self.query.shape[:-2]), tuple(self.key.shape[:-2])  # B H, B G
+        grouped = (
+            len(batch) == len(own) == 2 and batch[0] == own[0] and own[1] and not batch[1] % own[1]
+        )
+        if own != batch and not grouped:
+            wanted = f"query's batch axes {batch}"
+            if len(batch) == 2:
+                wanted += f" (or a number of heads that divides the {batch[1]} query heads)"
+            raise argument_error(ValueError, "key", f"shape {shape_of(self.key)}", wanted)
+        lengths, slopes = self.key_lengths, self.alibi_slopes
+        if lengths is not None and lengths.shape != batch[:1]:
+            wanted = f"one length per sample: {batch[:1] or 'a query with a batch axis'}"
+            raise argument_error(ValueError, "key_lengths", f"shape {shape_of(lengths)}", wanted)
+        if slopes is not None and slopes.shape != batch[-1:]:
+            wanted = f"one slope per query head: {batch[-1:] or 'a query with a head axis'}"
+            raise argument_error(ValueError, "alibi_slopes", f"shape {shape_of(slopes)}", wanted)
 
     @property
     def scores_shape(self) -> tuple[int, ...]:
@@ -82,103 +96,3 @@ def masked_bias(bias: Tensor, allowed: Tensor | None) -> Tensor:
         return bias
     shape = torch.broadcast_shapes(bias.shape, allowed.shape)
     return bias.expand(shape).masked_fill(~allowed, float("-inf"))
-
-
-def check_call(
-    query, key, value, *, mask, bias, causal, window, key_lengths, alibi_slopes, scale,
-    dropout_p, return_weights,
-) -> AttentionInputs:  # fmt: skip
-    """Check the arguments of attention() and fill in the scale; raise TypeError or ValueError."""
-    _check_tensors(query, key, value)
-    scores_shape = (*query.shape[:-1], key.shape[-2])
-    if mask is not None:
-        check_mask("mask", mask, scores_shape)
-        _same_device("mask", mask, query)
-    if bias is not None:
-        check_float_tensor("bias", bias)
-        check_scores_shape("bias", bias, scores_shape)
-        _same_device("bias", bias, query)
-    check_bool("causal", causal)
-    check_bool("return_weights", return_weights)
-    if window is not None:
-        check_count("window", window)
-    if key_lengths is not None:
-        _check_key_lengths(key_lengths, query)
-    if alibi_slopes is not None:
-        _check_slopes(alibi_slopes, query)
-    if scale is not None:
-        check_number("scale", scale)
-    check_probability("dropout_p", dropout_p)
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    return AttentionInputs(
-        query, key, value, mask, bias, causal, window, key_lengths, alibi_slopes, scale,
-        float(dropout_p), return_weights,
-    )  # fmt: skip
-
-
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_float_tensor(name, tensor)
-        if tensor.ndim < 2:
-            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
-    for name, tensor in (("key", key), ("value", value)):
-        if tensor.ndim != query.ndim:
-            came, wanted = f"shape {shape_of(tensor)}", f"{query.ndim} axes, as query has"
-            raise argument_error(ValueError, name, came, wanted)
-        if tensor.dtype != query.dtype:
-            raise argument_error(TypeError, name, tensor.dtype, f"query's dtype {query.dtype}")
-        _same_device(name, tensor, query)
-    if query.shape[-1] == 0:
-        raise argument_error(
-            ValueError, "query", f"shape {shape_of(query)}", "a head size of at least 1"
-        )
-    if key.shape[-1] != query.shape[-1]:
-        wanted = f"query's head size {query.shape[-1]} in the last axis"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
-    if value.shape[:-1] != key.shape[:-1]:
-        wanted = f"key's batch axes and length {tuple(key.shape[:-1])}"
-        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
-    _check_batch(query, key)
-
-
-def _check_batch(query: Tensor, key: Tensor) -> None:
-    if query.shape[:-2] == key.shape[:-2]:
-        return
-    if query.ndim != 4 or query.shape[0] != key.shape[0]:
-        wanted = f"query's batch axes {tuple(query.shape[:-2])}"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
-    heads, groups = query.shape[1], key.shape[1]
-    if groups == 0 or heads % groups:
-        wanted = f"a number of key heads that divides the {heads} query heads"
-        raise argument_error(ValueError, "key", f"{groups} heads", wanted)
-
-
-def _check_key_lengths(key_lengths: Tensor, query: Tensor) -> None:
-    check_integer_tensor("key_lengths", key_lengths)
-    check_rank("key_lengths", key_lengths, 1)
-    _same_device("key_lengths", key_lengths, query)
-    if query.ndim < 3:
-        raise argument_error(
-            ValueError, "key_lengths", "a query without batch axis", "a batch axis"
-        )
-    if key_lengths.shape[0] != query.shape[0]:
-        came, wanted = f"shape {shape_of(key_lengths)}", f"one length a sample: ({query.shape[0]},)"
-        raise argument_error(ValueError, "key_lengths", came, wanted)
-    # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
-    readable = key_lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-    if readable and key_lengths.numel() and int(key_lengths.min()) < 0:
-        raise argument_error(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
-
-
-def _check_slopes(slopes: Tensor, query: Tensor) -> None:
-    check_float_tensor("alibi_slopes", slopes)
-    _same_device("alibi_slopes", slopes, query)
-    if query.ndim < 3 or slopes.shape != (query.shape[-3],):
-        heads = query.shape[-3] if query.ndim >= 3 else "a head axis"
-        wanted = f"one slope a query head: ({heads},)"
-        raise argument_error(ValueError, "alibi_slopes", f"shape {shape_of(slopes)}", wanted)
-
-
-def _same_device(name: str, tensor: Tensor, query: Tensor) -> None:
-    if tensor.device != query.device:
-        raise argument_error(ValueError, name, tensor.device, f"query's device {query.device}")

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt
-from ..errors import argument_error, check_bool_tensor, shape_of
 from ..shapes import checked
 
 Mask = Bool[Tensor, "#L #S"] | Bool[Tensor, "*#batch #L #S"]
@@ -186,20 +185,3 @@ def masked_softmax(
     empty = ~allowed.any(dim=-1, keepdim=True)
     filled = scores.masked_fill(~allowed, float("-inf")).masked_fill(empty, 0.0)
     return torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)
-
-
-def check_mask(argument: str, mask: object, scores_shape: tuple[int, ...]) -> None:
-    """Raise unless `mask` is boolean and fits scores of this shape, by rank and by size."""
-    check_bool_tensor(argument, mask)
-    check_scores_shape(argument, mask, scores_shape)
-
-
-def check_scores_shape(argument: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless the tensor has rank 2 or the scores' rank and broadcasts to them."""
-    fits = tensor.ndim in (2, len(scores_shape)) and all(
-        own in (1, size)
-        for own, size in zip(reversed(tensor.shape), reversed(scores_shape), strict=False)
-    )
-    if not fits:
-        wanted = f"(L, S) = {scores_shape[-2:]} or a shape that broadcasts to {scores_shape}"
-        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)

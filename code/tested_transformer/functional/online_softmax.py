@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import argument_error, check_bool, check_count, check_float_tensor, shape_of
+from ..bounds import NonNegativeInt, PositiveInt
+from ..shapes import checked
 
 __all__ = [
     "Partial",
@@ -115,8 +116,9 @@ def normalize(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor
     return part.accumulator / total[..., None], lse
 
 
+@checked
 def online_softmax(
-    scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch S dv"], *, tile: int
+    scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch S dv"], *, tile: PositiveInt
 ) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
     """softmax(scores) @ value, `tile` keys at a time, and the log-sum-exp of each row.
 
@@ -130,8 +132,6 @@ def online_softmax(
     >>> online_softmax(scores, value, tile=1)[0].tolist()
     [[4.0]]
     """
-    _check_pair("scores", scores, "value", value, -1)
-    check_count("tile", tile)
     dtype = scores.dtype
     scores, value = _wide(scores, value)
     state = empty_state(scores, value.shape[-1])
@@ -151,12 +151,13 @@ def tiles(length: int, tile: int) -> Iterator[slice]:
         yield slice(start, min(start + tile, length))
 
 
+@checked
 def tiled_attention(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
     value: Float[Tensor, "*batch S dv"],
     *,
-    tile: int,
+    tile: PositiveInt,
     causal: bool = False,
 ) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
     """Attention that never holds more than tile x tile scores, and each row's log-sum-exp.
@@ -170,7 +171,6 @@ def tiled_attention(
         differ, a tile that is no count.
     Source: Dao 2023, algorithm 1.
     """
-    _check_call(query, key, value, tile, causal)
     length, keys, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
     kinds = tile_kinds(length, keys, rows=tile, cols=tile, causal=causal)
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
@@ -191,6 +191,7 @@ def tiled_attention(
     return output, lse
 
 
+@checked
 def tiled_gradients(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
@@ -199,7 +200,7 @@ def tiled_gradients(
     lse: Float[Tensor, "*batch L"],
     gradient: Float[Tensor, "*batch L dv"],
     *,
-    tile: int,
+    tile: PositiveInt,
     causal: bool = False,
 ) -> tuple[
     Float[Tensor, "*batch L d"], Float[Tensor, "*batch S d"], Float[Tensor, "*batch S dv"]
@@ -211,7 +212,6 @@ def tiled_gradients(
     Raises: as `tiled_attention`.
     Source: Dao 2023, algorithm 2.
     """
-    _check_call(query, key, value, tile, causal)
     length, keys, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
     kinds = tile_kinds(length, keys, rows=tile, cols=tile, causal=causal)
     dtype = query.dtype
@@ -247,8 +247,15 @@ def ahead(rows: slice, cols: slice, shift: int) -> Tensor:
     return row[:, None] + shift - col
 
 
+@checked
 def tile_kinds(
-    length: int, keys: int, *, rows: int, cols: int, causal: bool = False, window: int | None = None
+    length: NonNegativeInt,
+    keys: NonNegativeInt,
+    *,
+    rows: PositiveInt,
+    cols: PositiveInt,
+    causal: bool = False,
+    window: PositiveInt | None = None,
 ) -> np.ndarray:
     """What becomes of each tile of the scores, found from its corners: SKIPPED, MASKED or FULL.
 
@@ -262,11 +269,6 @@ def tile_kinds(
     >>> tile_kinds(4, 4, rows=2, cols=2, causal=True).tolist()
     [[1, 0], [2, 1]]
     """
-    for name, count, least in (("length", length, 0), ("keys", keys, 0), ("rows", rows, 1)):
-        check_count(name, count, least)
-    check_count("cols", cols)
-    if window is not None:
-        check_count("window", window)
     past = math.inf if window is None else window - 1  # a key may lie so far back
     future = 0 if causal else -past  # and no farther ahead than this
     kinds = np.full((-(-length // rows), -(-keys // cols)), FULL)
@@ -287,26 +289,3 @@ def _wide_dtype(tensor: Tensor) -> torch.dtype:
 
 def _wide(*tensors: Tensor) -> list[Tensor]:
     return [tensor.to(_wide_dtype(tensor)) for tensor in tensors]
-
-
-def _check_pair(first: str, a: Tensor, second: str, b: Tensor, axis: int) -> None:
-    """Floats of one dtype and rank, and as many keys in a's axis as in b's next to last."""
-    for name, tensor in ((first, a), (second, b)):
-        check_float_tensor(name, tensor)
-        if tensor.ndim < 2:
-            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
-    if a.dtype != b.dtype:
-        raise argument_error(TypeError, second, b.dtype, f"{first}'s dtype {a.dtype}")
-    if a.shape[:-2] != b.shape[:-2] or a.shape[axis] != b.shape[-2]:
-        wanted = f"the batch axes {tuple(a.shape[:-2])} and {a.shape[axis]} keys"
-        raise argument_error(ValueError, second, f"shape {shape_of(b)}", wanted)
-
-
-def _check_call(query: Tensor, key: Tensor, value: Tensor, tile: int, causal: bool) -> None:
-    _check_pair("key", key, "value", value, -2)
-    check_float_tensor("query", query)
-    if query.shape[-1] != key.shape[-1] or query.shape[:-2] != key.shape[:-2]:
-        wanted = f"the batch axes {tuple(query.shape[:-2])} and head size {query.shape[-1]}"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
-    check_count("tile", tile)
-    check_bool("causal", causal)

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    BackendError,
-    argument_error,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_rank,
-)
-from .attention import attention
+from ..bounds import NonNegativeInt, PositiveInt, Probability
+from ..errors import BackendError, argument_error
+from ..shapes import checked
+from .attention import Backend, pick
 from .backends import flash
-from .inputs import AttentionInputs, check_call
+from .inputs import AttentionInputs
 
 __all__ = ["packed_attention"]
 
 
+@checked(nonempty="ends")
 def packed_attention(
     query: Float[Tensor, "T H d"],
     key: Float[Tensor, "T_keys G d"],
-    value: Float[Tensor, "T_keys G d"],
+    value: Float[Tensor, "T_keys G dv"],
     *,
-    cu_seqlens: Int[Tensor, " N+1"],
-    cu_seqlens_k: Int[Tensor, " N+1"] | None = None,
-    max_length: int | None = None,
+    cu_seqlens: Int[Tensor, " ends"],
+    cu_seqlens_k: Int[Tensor, " ends"] | None = None,
+    max_length: NonNegativeInt | None = None,
     causal: bool = False,
-    window: int | None = None,
+    window: PositiveInt | None = None,
     scale: float | None = None,
-    dropout_p: float = 0.0,
-    backend: str = "auto",
-) -> Float[Tensor, "T H d"]:
+    dropout_p: Probability = 0.0,
+    backend: Backend = "auto",
+) -> Float[Tensor, "T H dv"]:
     """Attend within each document: what `document_mask` allows, without computing what it hides.
 
     cu_seqlens: where each document begins, and at last where all end: 0, n_1, n_1 + n_2, ...
@@ -46,70 +42,59 @@ def packed_attention(
     backend: "flash" is one kernel for all documents; every other answers document by document.
     "auto" is "flash" where it serves the call.
 
-    Shapes: query (T, H, d), key and value (T_keys, G, d), G divides H -> (T, H, d).
+    Shapes: query (T, H, d), key (T_keys, G, d), value (T_keys, G, dv), G divides H -> (T, H, dv);
+        cu_seqlens (N + 1) for N documents.
     Raises: TypeError or ValueError that name the argument; BackendError as `attention`.
     Source: Dao 2023, for variable lengths; Krell et al. 2021, for packing.
     """
-    cu_seqlens_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_float_tensor(name, tensor)
-        check_rank(name, tensor, 3)
-    options = {"causal": causal, "window": window, "scale": scale, "dropout_p": dropout_p}
-    batched = [t.transpose(0, 1)[None] for t in (query, key, value)]  # 1 H T d
-    call = check_call(
-        *batched, mask=None, bias=None, key_lengths=None, alibi_slopes=None, return_weights=False,
-        **options,
+    starts, key_starts = cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    check_starts("cu_seqlens", starts, query)
+    check_starts("cu_seqlens_k", key_starts, key)
+    query, key, value = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))  # 1 H T d
+    inputs = AttentionInputs(
+        query, key, value, scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        causal=causal, window=window, dropout_p=dropout_p,
     )  # fmt: skip
-    _check_starts("cu_seqlens", cu_seqlens, query)
-    _check_starts("cu_seqlens_k", cu_seqlens_k, key)
-    if len(cu_seqlens) != len(cu_seqlens_k):
-        wanted = f"as many documents as cu_seqlens, {len(cu_seqlens) - 1}"
-        raise argument_error(ValueError, "cu_seqlens_k", f"{len(cu_seqlens_k) - 1}", wanted)
-    if max_length is not None:
-        check_count("max_length", max_length, least=0)
     reason = flash.missing() or flash.unsupported_tensors(query, value)
     if backend == "flash" and reason:
         raise BackendError(f'backend "flash": {reason}')
-    if backend == "flash" or (backend == "auto" and reason is None):
-        return _by_flash(call, cu_seqlens, cu_seqlens_k, max_length)
-    starts = cu_seqlens, cu_seqlens_k
-    return _by_document(query, key, value, *starts, backend=backend, **options)
+    if backend in ("flash", "auto") and not reason:
+        return _by_flash(inputs, starts, key_starts, max_length)
+    return _by_document(inputs, starts, key_starts, backend)
 
 
 def _by_document(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, key_starts: Tensor, **options: Any
+    inputs: AttentionInputs, starts: Tensor, key_starts: Tensor, backend: str
 ) -> Tensor:
-    """One call of attention() for each document."""
+    """One answer for each document."""
     lengths, key_lengths = (s.diff().tolist() for s in (starts, key_starts))
-    parts = [
-        attention(*(t.transpose(0, 1)[None] for t in document), **options)[0].transpose(0, 1)
-        for document in zip(
-            query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True
-        )
-    ]
-    return torch.cat(parts) if parts else torch.empty_like(query)
+    parts = [inputs.query.new_empty(1, inputs.query.shape[1], 0, inputs.value.shape[-1])]
+    for query, key, value in zip(
+        inputs.query.split(lengths, 2), inputs.key.split(key_lengths, 2),
+        inputs.value.split(key_lengths, 2), strict=True,
+    ):  # fmt: skip
+        document = replace(inputs, query=query, key=key, value=value)
+        parts.append(pick(backend, document).run(document)[0])  # 1 H T d
+    return torch.cat(parts, dim=2)[0].transpose(0, 1)
 
 
 def _by_flash(
-    call: AttentionInputs, starts: Tensor, key_starts: Tensor, max_length: int | None
+    inputs: AttentionInputs, starts: Tensor, key_starts: Tensor, max_length: int | None
 ) -> Tensor:
     """One kernel for all documents."""
     longest = [max_length or int(s.diff().max()) if len(s) > 1 else 0 for s in (starts, key_starts)]
     output = flash.flash(
-        call.query, call.key, call.value, causal=call.causal, window=call.window, scale=call.scale,
-        dropout_p=call.dropout_p, row_starts=starts, col_starts=key_starts, longest=tuple(longest),
+        inputs.query, inputs.key, inputs.value, causal=inputs.causal, window=inputs.window,
+        scale=inputs.scale, dropout_p=inputs.dropout_p, row_starts=starts, col_starts=key_starts, longest=tuple(longest),
     )  # fmt: skip
     return output[0].transpose(0, 1)
 
 
-def _check_starts(name: str, starts: Tensor, packed: Tensor) -> None:
-    check_integer_tensor(name, starts)
-    check_rank(name, starts, 1)
-    if starts.numel() == 0:
-        raise argument_error(ValueError, name, "no number", "0, and where each document ends")
-    if starts.device.type != "cpu" or torch.compiler.is_compiling():
-        return  # reading values on a GPU would wait for it
-    numbers = starts.tolist()
-    if numbers[0] != 0 or numbers[-1] != len(packed) or sorted(numbers) != numbers:
-        wanted = f"rising numbers from 0 to {len(packed)}"
-        raise argument_error(ValueError, name, numbers, wanted)
+def check_starts(name: str, starts: Tensor, packed: Tensor) -> None:
+    """Raise ValueError unless the starts rise from 0 to the end of the tokens (read on the CPU only)."""
+    if starts.device.type == "cpu" and not torch.compiler.is_compiling():
+        numbers = starts.tolist()
+        if numbers[0] != 0 or numbers[-1] != len(packed) or sorted(numbers) != numbers:
+            raise argument_error(
+                ValueError, name, numbers, f"rising numbers from 0 to {len(packed)}"
+            )

@@ -7,22 +7,15 @@ float16 and bfloat16 inputs neither overflow nor lose the small differences that
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_number,
-    check_positive,
-    check_probability,
-    shape_of,
-)
-from .masks import check_mask, combine_masks, masked_softmax
+from ..bounds import AtLeast, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from ..shapes import checked
+from .masks import Mask, combine_masks, masked_softmax
 
 __all__ = [
     "additive_scores",
@@ -43,6 +36,7 @@ __all__ = [
 # --- Scores ---------------------------------------------------------------------------------------
 
 
+@checked
 def dot_scores(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
@@ -59,13 +53,11 @@ def dot_scores(
     >>> dot_scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), scale=1.0)
     tensor([[11.]])
     """
-    check_pair(query, key, same_size=True)
-    if scale is not None:
-        check_number("scale", scale)
     query, key = wide(query, key)
     return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)  # *batch L S
 
 
+@checked
 def bilinear_scores(
     query: Float[Tensor, "*batch L dq"],
     key: Float[Tensor, "*batch S dk"],
@@ -77,12 +69,11 @@ def bilinear_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, section 3.1, "general".
     """
-    check_pair(query, key)
-    check_weight("weight", weight, (query.shape[-1], key.shape[-1]), query)
     query, key, weight = wide(query, key, weight)
     return query @ weight @ key.mT  # *batch L S
 
 
+@checked
 def additive_scores(
     query: Float[Tensor, "*batch L dq"],
     key: Float[Tensor, "*batch S dk"],
@@ -100,17 +91,13 @@ def additive_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Bahdanau et al. 2015, appendix A.1.2.
     """
-    check_pair(query, key)
-    check_axes("w_v", w_v, 1)
-    check_weight("w_query", w_query, (w_v.shape[0], query.shape[-1]), query)
-    check_weight("w_key", w_key, (w_v.shape[0], key.shape[-1]), query)
-    check_alike("w_v", w_v, query)
     query, key, w_query, w_key, w_v = wide(query, key, w_query, w_key, w_v)
     projected_query = (query @ w_query.mT).unsqueeze(-2)  # *batch L 1 hidden
     projected_key = (key @ w_key.mT).unsqueeze(-3)  # *batch 1 S hidden
     return torch.tanh(projected_query + projected_key) @ w_v  # *batch L S
 
 
+@checked
 def location_scores(
     query: Float[Tensor, "*batch L d"], weight: Float[Tensor, "S d"]
 ) -> Float[Tensor, "*batch L S"]:
@@ -120,17 +107,15 @@ def location_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, equation 8, "location".
     """
-    check_sequence("query", query)
-    check_axes("weight", weight, 2)
-    check_weight("weight", weight, (weight.shape[0], query.shape[-1]), query)
     query, weight = wide(query, weight)
     return query @ weight.mT  # *batch L S
 
 
+@checked
 def content_scores(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
-    sharpness: float | Float[Tensor, "*batch L"] = 1.0,
+    sharpness: PositiveFloat | Float[Tensor, "*batch L"] = 1.0,
 ) -> Float[Tensor, "*batch L S"]:
     """Score by the cosine of the angle between query and key, times a sharpness.
 
@@ -141,12 +126,8 @@ def content_scores(
     Raises: TypeError or ValueError that name the argument.
     Source: Graves et al. 2014, equations 5 and 6.
     """
-    check_pair(query, key, same_size=True)
     if isinstance(sharpness, Tensor):
-        check_weight("sharpness", sharpness, tuple(query.shape[:-1]), query)
         sharpness = sharpness.unsqueeze(-1)  # *batch L 1
-    else:
-        check_positive("sharpness", sharpness)
     query, key = (direction(vectors) for vectors in wide(query, key))
     return query @ key.mT * sharpness  # *batch L S
 
@@ -157,10 +138,11 @@ def direction(vectors: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d
     return vectors / length.masked_fill(length == 0, 1.0)
 
 
+@checked
 def gaussian_scores(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
-    bandwidth: float | Float[Tensor, ""],
+    bandwidth: PositiveFloat | Float[Tensor, ""],
 ) -> Float[Tensor, "*batch L S"]:
     """Score by nearness: -|q - k|^2 / (2 bandwidth^2), the exponent of a Gaussian kernel.
 
@@ -174,11 +156,6 @@ def gaussian_scores(
     >>> gaussian_scores(torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0]]), bandwidth=1.0)
     tensor([[-0.5000, -2.0000]])
     """
-    check_pair(query, key, same_size=True)
-    if isinstance(bandwidth, Tensor):
-        check_weight("bandwidth", bandwidth, (), query)
-    else:
-        check_positive("bandwidth", bandwidth)
     query, key = wide(query, key)
     difference = (query.unsqueeze(-2) - key.unsqueeze(-3)) / bandwidth  # *batch L S d
     return -difference.square().sum(-1) / 2  # *batch L S
@@ -187,12 +164,13 @@ def gaussian_scores(
 # --- From scores to outputs -----------------------------------------------------------------------
 
 
+@checked(any_dtype="value")
 def attend(
     scores: Float[Tensor, "*batch L S"],
     value: Float[Tensor, "*batch S dv"],
     *,
-    allowed: Bool[Tensor, "..."] | None = None,
-    dropout_p: float = 0.0,
+    allowed: Mask | None = None,
+    dropout_p: Probability = 0.0,
     return_weights: bool = False,
 ) -> (
     Float[Tensor, "*batch L dv"] | tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L S"]]
@@ -206,9 +184,6 @@ def attend(
     Raises: TypeError or ValueError that name the argument.
     Source: Bahdanau et al. 2015, equations 5 and 6.
     """
-    check_scores_and_value(scores, value, allowed)
-    check_probability("dropout_p", dropout_p)
-    check_bool("return_weights", return_weights)
     dtype = torch.promote_types(wide(scores)[0].dtype, value.dtype)
     weights = masked_softmax(scores.to(dtype), allowed)  # *batch L S
     if dropout_p > 0:
@@ -222,7 +197,7 @@ def kernel_regression(
     key: Float[Tensor, "*batch S d"],
     value: Float[Tensor, "*batch S dv"],
     *,
-    bandwidth: float | Float[Tensor, ""],
+    bandwidth: PositiveFloat | Float[Tensor, ""],
 ) -> Float[Tensor, "*batch L dv"]:
     """Predict at each query the mean of the known values, the nearer keys counting more.
 
@@ -233,26 +208,19 @@ def kernel_regression(
     return attend(gaussian_scores(query, key, bandwidth), value)
 
 
+@checked
 def visible(
     scores: Float[Tensor, "B L S"],
-    key_lengths: Int[Tensor, "B ..."] | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
+    key_lengths: Annotated[Int[Tensor, " B"] | Int[Tensor, "B L"], AtLeast(0)] | None = None,
+    mask: Mask | None = None,
 ) -> Bool[Tensor, "..."] | None:
     """What mask and key lengths leave visible, as one mask; None if nothing is hidden.
 
     Shapes: key_lengths (B) or (B, L), mask (L, S) or (B, L, S) -> broadcastable to (B, L, S).
     Raises: TypeError or ValueError that name the argument.
     """
-    if mask is not None:
-        check_mask("mask", mask, tuple(scores.shape))
     if key_lengths is None:
         return mask
-    check_integer_tensor("key_lengths", key_lengths)
-    if key_lengths.shape not in (scores.shape[:1], scores.shape[:2]):
-        wanted = f"(B,) or (B, L) = {tuple(scores.shape[:2])}"
-        raise argument_error(ValueError, "key_lengths", f"shape {shape_of(key_lengths)}", wanted)
-    if key_lengths.numel() and int(key_lengths.min()) < 0:
-        raise argument_error(ValueError, "key_lengths", key_lengths.tolist(), "no negative lengths")
     places = torch.arange(scores.shape[-1], device=scores.device)
     lengths = key_lengths if key_lengths.ndim == 2 else key_lengths[:, None]  # B L, or B 1
     return combine_masks(places < lengths.unsqueeze(-1), mask)
@@ -261,13 +229,14 @@ def visible(
 # --- Hard attention -------------------------------------------------------------------------------
 
 
+@checked(any_dtype="value")
 def hard_attention(
     scores: Float[Tensor, "*batch L S"],
     value: Float[Tensor, "*batch S dv"],
     *,
     sample: bool = False,
     generator: torch.Generator | None = None,
-    allowed: Bool[Tensor, "..."] | None = None,
+    allowed: Mask | None = None,
 ) -> tuple[Float[Tensor, "*batch L dv"], Int[Tensor, "*batch L"]]:
     """Hard attention: each query takes one value, the best or one drawn by the scores' softmax.
 
@@ -278,8 +247,6 @@ def hard_attention(
     Raises: TypeError or ValueError that name the argument.
     Source: Xu et al. 2015, section 4.1.
     """
-    check_scores_and_value(scores, value, allowed)
-    check_bool("sample", sample)
     weights = masked_softmax(wide(scores)[0].detach(), allowed)  # *batch L S
     empty = weights.sum(-1) == 0  # *batch L
     if not scores.shape[-1]:
@@ -304,13 +271,14 @@ def draw(
     return torch.multinomial(rows, 1, generator=generator).view(weights.shape[:-1])
 
 
+@checked(any_dtype="cost baseline")
 def reinforce_loss(
     scores: Float[Tensor, "*batch L S"],
     choice: Int[Tensor, "*batch L"],
     cost: Float[Tensor, "*batch L"],
     *,
     baseline: float | Float[Tensor, "*batch L"] = 0.0,
-    allowed: Bool[Tensor, "..."] | None = None,
+    allowed: Mask | None = None,
 ) -> Float[Tensor, "*batch L"]:
     """A loss that equals the cost, and whose gradient is right on average over the choices.
 
@@ -324,15 +292,6 @@ def reinforce_loss(
     Raises: TypeError or ValueError that name the argument.
     Source: Williams 1992, theorem 1; Xu et al. 2015, section 4.1.
     """
-    check_scores(scores, allowed)
-    check_integer_tensor("choice", choice)
-    for name, tensor in (("choice", choice), ("cost", cost)):
-        check_per_query(name, tensor, scores)
-    check_float_tensor("cost", cost)
-    if isinstance(baseline, Tensor):
-        check_per_query("baseline", baseline, scores)
-    else:
-        check_number("baseline", baseline)
     (scores,) = wide(scores)
     if allowed is not None:
         empty = ~allowed.any(-1, keepdim=True)
@@ -346,11 +305,12 @@ def reinforce_loss(
 # --- Local attention ------------------------------------------------------------------------------
 
 
+@checked
 def predicted_centers(
     query: Float[Tensor, "*batch L d"],
     w_p: Float[Tensor, "hidden d"],
     v_p: Float[Tensor, " hidden"],
-    num_keys: int,
+    num_keys: NonNegativeInt,
 ) -> Float[Tensor, "*batch L"]:
     """Where each query wants to look: p = S sigmoid(v_p^T tanh(W_p q)), a real number in [0, S].
 
@@ -358,17 +318,13 @@ def predicted_centers(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, equation 9, "local-p".
     """
-    check_sequence("query", query)
-    check_axes("v_p", v_p, 1)
-    check_weight("w_p", w_p, (v_p.shape[0], query.shape[-1]), query)
-    check_alike("v_p", v_p, query)
-    check_count("num_keys", num_keys, least=0)
     query, w_p, v_p = wide(query, w_p, v_p)
     return num_keys * torch.sigmoid(torch.tanh(query @ w_p.mT) @ v_p)
 
 
+@checked
 def local_window(
-    centers: Float[Tensor, "*batch L"], num_keys: int, half_width: int
+    centers: Float[Tensor, "*batch L"], num_keys: NonNegativeInt, half_width: PositiveInt
 ) -> Bool[Tensor, "*batch L S"]:
     """Let a query see the keys at most `half_width` places from its center, on both sides.
 
@@ -379,20 +335,18 @@ def local_window(
     >>> local_window(torch.tensor([0.0, 2.0]), 4, half_width=1).int().tolist()
     [[1, 1, 0, 0], [0, 1, 1, 1]]
     """
-    check_float_tensor("centers", centers)
-    check_count("num_keys", num_keys, least=0)
-    check_count("half_width", half_width)
     places = torch.arange(num_keys, device=centers.device)
     return (places - centers.unsqueeze(-1)).abs() <= half_width
 
 
+@checked(any_dtype="centers")
 def local_weights(
     scores: Float[Tensor, "*batch L S"],
     centers: Float[Tensor, "*batch L"],
-    half_width: int,
+    half_width: PositiveInt,
     *,
     gaussian: bool = False,
-    allowed: Bool[Tensor, "..."] | None = None,
+    allowed: Mask | None = None,
 ) -> Float[Tensor, "*batch L S"]:
     """Local attention: a softmax over a window around each query's center.
 
@@ -404,10 +358,6 @@ def local_weights(
     Raises: TypeError or ValueError that name the argument.
     Source: Luong et al. 2015, section 3.2 and equation 10.
     """
-    check_scores(scores, allowed)
-    check_float_tensor("centers", centers)
-    check_per_query("centers", centers, scores)
-    check_bool("gaussian", gaussian)
     scores, centers = wide(scores, centers)
     window = local_window(centers, scores.shape[-1], half_width)
     weights = masked_softmax(scores, combine_masks(window, allowed))  # *batch L S
@@ -418,98 +368,9 @@ def local_weights(
     return weights * torch.exp(-steps.square() / 2)
 
 
-# --- Checks ---------------------------------------------------------------------------------------
+# --- Precision ------------------------------------------------------------------------------------
 
 
 def wide(*tensors: Tensor) -> list[Tensor]:
     """The tensors in at least float32."""
     return [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-
-
-def check_axes(argument: str, tensor: object, axes: int) -> None:
-    """Raise unless this is a floating point tensor with that many axes."""
-    check_float_tensor(argument, tensor)
-    if tensor.ndim != axes:
-        wanted = f"{axes} axis" if axes == 1 else f"{axes} axes"
-        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)
-
-
-def check_sequence(argument: str, tensor: object) -> None:
-    """Raise unless this is a floating point tensor (*batch, length, size) with a size above 0."""
-    check_float_tensor(argument, tensor)
-    if tensor.ndim < 2:
-        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", "at least 2 axes")
-    if tensor.shape[-1] == 0:
-        raise argument_error(
-            ValueError, argument, f"shape {shape_of(tensor)}", "vectors of at least 1"
-        )
-
-
-def check_alike(argument: str, tensor: object, query: Tensor) -> None:
-    """Raise unless this is a tensor of the query's dtype, on its device."""
-    check_float_tensor(argument, tensor)
-    if tensor.dtype != query.dtype:
-        raise argument_error(TypeError, argument, tensor.dtype, f"query's dtype {query.dtype}")
-    if tensor.device != query.device:
-        raise argument_error(ValueError, argument, tensor.device, f"query's device {query.device}")
-
-
-def check_weight(argument: str, tensor: object, shape: tuple[int, ...], query: Tensor) -> None:
-    """Raise unless this is a tensor of that shape, and of the query's dtype and device."""
-    check_alike(argument, tensor, query)
-    if tuple(tensor.shape) != shape:
-        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", f"shape {shape}")
-
-
-def check_pair(query: object, key: object, *, same_size: bool = False) -> None:
-    """Raise unless query and key are sequences of one dtype and device with equal batch axes."""
-    check_sequence("query", query)
-    check_sequence("key", key)
-    check_alike("key", key, query)
-    if key.shape[:-2] != query.shape[:-2]:
-        wanted = f"query's batch axes {tuple(query.shape[:-2])}"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
-    if same_size and key.shape[-1] != query.shape[-1]:
-        wanted = f"query's size {query.shape[-1]} in the last axis"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
-
-
-def check_batch(query: object, key: object, value: object, query_size: int, key_size: int) -> None:
-    """Raise unless query, key and value have three axes and the module's sizes, a value a key."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_axes(name, tensor, 3)
-    for name, tensor, size in (("query", query, query_size), ("key", key, key_size)):
-        if tensor.shape[-1] != size:
-            wanted = f"size {size} in the last axis"
-            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", wanted)
-    check_alike("value", value, query)
-    if value.shape[:-1] != key.shape[:-1]:
-        wanted = f"key's batch axes and length {tuple(key.shape[:-1])}"
-        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
-
-
-def check_scores(scores: object, allowed: object) -> None:
-    """Raise unless scores are floating point (*batch, L, S), with a mask that fits or None."""
-    check_float_tensor("scores", scores)
-    if scores.ndim < 2:
-        raise argument_error(ValueError, "scores", f"shape {shape_of(scores)}", "at least 2 axes")
-    if allowed is not None:
-        check_mask("allowed", allowed, tuple(scores.shape))
-
-
-def check_scores_and_value(scores: object, value: object, allowed: object) -> None:
-    """Raise unless there is a value for each score, and a mask that fits or None."""
-    check_scores(scores, allowed)
-    check_float_tensor("value", value)
-    wanted = (*scores.shape[:-2], scores.shape[-1])
-    if tuple(value.shape[:-1]) != wanted:
-        raise argument_error(ValueError, "value", f"shape {shape_of(value)}", f"({wanted}, dv)")
-    if value.device != scores.device:
-        raise argument_error(ValueError, "value", value.device, f"scores' device {scores.device}")
-
-
-def check_per_query(argument: str, tensor: object, scores: Tensor) -> None:
-    """Raise ValueError unless the tensor has one entry for each row of scores."""
-    if tensor.shape != scores.shape[:-1]:
-        wanted = f"one entry a query: {tuple(scores.shape[:-1])}"
-        raise argument_error(ValueError, argument, f"shape {shape_of(tensor)}", wanted)

@@ -8,14 +8,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_number,
-)
+from ..bounds import PositiveInt
+from ..errors import argument_error
+from ..shapes import checked
 from ..special_tokens import EOS, PAD, pad
 from .decoding_state import DecodingState
-from .generate import Generated, check_start
+from .generate import Generated
 
 __all__ = ["beam_search"]
 
@@ -56,12 +54,13 @@ class _Beams:
 
 
 @torch.no_grad()
+@checked(nonempty="B L")
 def beam_search(
     state: DecodingState,
     start: Int[Tensor, "B L"],
     *,
-    num_beams: int,
-    max_new: int,
+    num_beams: PositiveInt,
+    max_new: PositiveInt,
     length_penalty: float = 1.0,
     eos: int = EOS,
     padding: int = PAD,
@@ -76,10 +75,6 @@ def beam_search(
     Raises: TypeError or ValueError that name the argument.
     Source: Wu et al. 2016, section 7, with the length penalty of transformers.
     """
-    check_start(start)
-    for name, count in (("num_beams", num_beams), ("max_new", max_new)):
-        check_count(name, count)
-    check_number("length_penalty", length_penalty)
     logits = state.feed(start)  # B V
     if 2 * num_beams > logits.shape[-1]:
         wanted = f"at most half of the {logits.shape[-1]} words"

@@ -9,13 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_integer_tensor,
-    check_rank,
-    shape_of,
-)
+from ..bounds import PositiveInt
+from ..shapes import checked
 from ..special_tokens import EOS, PAD
 from .decoding_state import DecodingState
 from .sampling import GREEDY, Sampling
@@ -39,11 +34,12 @@ class Generated:
 
 
 @torch.no_grad()
+@checked(nonempty="B L")
 def generate(
     state: DecodingState,
     start: Int[Tensor, "B L"],
     *,
-    max_new: int,
+    max_new: PositiveInt,
     sampling: Sampling = GREEDY,
     eos: int | None = EOS,
     padding: int = PAD,
@@ -54,8 +50,6 @@ def generate(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
-    check_start(start)
-    check_count("max_new", max_new)
     prefix_ids, logits = start, state.feed(start)
     scores = logits.new_zeros(len(start), dtype=torch.float32)
     done = torch.zeros(len(start), dtype=torch.bool, device=start.device)
@@ -70,13 +64,3 @@ def generate(
             break
         logits = state.feed(token[:, None])
     return Generated(prefix_ids[:, start.shape[1] :], scores)
-
-
-def check_start(start: Any) -> None:
-    """Raise unless start is token IDs (B, L) with at least one sequence and one token."""
-    check_integer_tensor("start", start)
-    check_rank("start", start, 2)
-    if 0 in start.shape:
-        raise argument_error(
-            ValueError, "start", f"shape {shape_of(start)}", "at least a row and a word"
-        )

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    check_number,
-    check_positive,
-    check_rank,
-    shape_of,
-)
+from ..bounds import Above, AtLeast, AtMost, PositiveFloat, PositiveInt
+from ..shapes import check_fields, checked
+
+Share = Annotated[float, Above(0), AtMost(1)]
 
 __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
 
 
+@checked
 def repetition_penalty(
-    logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"], penalty: float
+    logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"], penalty: PositiveFloat
 ) -> Float[Tensor, "B V"]:
     """Make tokens of the prefix less probable: divide a positive logit, multiply a negative one.
 
@@ -35,15 +30,13 @@ def repetition_penalty(
     >>> repetition_penalty(torch.tensor([[2.0, -1.0, 3.0]]), torch.tensor([[0, 1]]), 2.0).tolist()
     [[1.0, -2.0, 3.0]]
     """
-    check_logits(logits)
-    check_integer_tensor("prefix_ids", prefix_ids)
-    check_positive("penalty", penalty)
     repeated = logits.gather(1, prefix_ids)  # B L
     penalized = torch.where(repeated > 0, repeated / penalty, repeated * penalty)
     return logits.scatter(1, prefix_ids, penalized)
 
 
-def top_k_filter(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
+@checked
+def top_k_filter(logits: Float[Tensor, "B V"], k: PositiveInt) -> Float[Tensor, "B V"]:
     """Filter out all but the k most probable tokens; ties with the k-th stay.
 
     Shapes: (B, V) -> (B, V), filtered out is -inf.
@@ -53,13 +46,12 @@ def top_k_filter(logits: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
     >>> top_k_filter(torch.tensor([[1.0, 3.0, 2.0]]), 2).tolist()
     [[-inf, 3.0, 2.0]]
     """
-    check_logits(logits)
-    check_count("k", k)
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # B 1
     return logits.masked_fill(logits < least, float("-inf"))
 
 
-def top_p_filter(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+@checked
+def top_p_filter(logits: Float[Tensor, "B V"], p: Share) -> Float[Tensor, "B V"]:
     """Filter out all but the smallest set of most probable tokens with probability p together.
 
     The most probable token always stays.
@@ -71,10 +63,6 @@ def top_p_filter(logits: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]
     >>> (top_p_filter(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
     [[1, 1, 0]]
     """
-    check_logits(logits)
-    check_number("p", p)
-    if not 0 < p <= 1:
-        raise argument_error(ValueError, "p", p, "a probability above 0, at most 1")
     ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
     probability = ordered.softmax(-1)
     before = probability.cumsum(-1) - probability  # of all more probable tokens together
@@ -93,24 +81,14 @@ class Sampling:
     Source: chapter 11.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float = 1.0
+    temperature: Annotated[float, AtLeast(0)] = 1.0
+    top_k: PositiveInt | None = None
+    top_p: Share | None = None
+    repetition_penalty: PositiveFloat = 1.0
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature)
-        if self.temperature < 0:
-            raise argument_error(ValueError, "temperature", self.temperature, "at least 0")
-        check_positive("repetition_penalty", self.repetition_penalty)
-        if self.top_k is not None:
-            check_count("top_k", self.top_k)
-        if self.top_p is not None:
-            check_number("top_p", self.top_p)
-            if not 0 < self.top_p <= 1:
-                wanted = "a probability above 0, at most 1"
-                raise argument_error(ValueError, "top_p", self.top_p, wanted)
+        check_fields(self)
 
     def shape(
         self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
@@ -135,11 +113,3 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-
-
-def check_logits(logits: Any) -> None:
-    """Raise unless logits are floating point (B, V) with at least one token."""
-    check_float_tensor("logits", logits)
-    check_rank("logits", logits, 2)
-    if logits.shape[-1] == 0:
-        raise argument_error(ValueError, "logits", f"shape {shape_of(logits)}", "at least one word")

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_integer_tensor,
-    check_positive,
-    check_probability,
-    check_rank,
-)
+from ..bounds import AtLeast, OneOf, PositiveFloat, PositiveInt, Probability
+from ..errors import argument_error
 from ..positions.learned import LearnedPositions
 from ..positions.protocol import PositionScheme
 from ..positions.sinusoidal import LAYOUTS, SinusoidalPositions
+from ..shapes import check_fields, checked
 from .cache import LayerCache
 from .feed_forward import ACTIVATIONS, FeedForward
 from .multi_head import MultiHeadAttention
@@ -45,74 +39,31 @@ class BlockConfig:
     Source: Vaswani et al. 2017, table 3, for the defaults.
     """
 
-    POSITIONS: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned", "none")
-
-    d_model: int = 512
-    num_heads: int = 8
-    d_ff: int | None = None  # None: 4 x d_model
-    dropout: float = 0.1
-    activation: str = "relu"
+    d_model: PositiveInt = 512
+    num_heads: PositiveInt = 8
+    d_ff: PositiveInt | None = None  # None: 4 x d_model
+    dropout: Probability = 0.1
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"
     bias: bool = True  # in every linear layer and norm of the stacks
-    norm_placement: str = "post"  # where the norm stands: see Residual
-    norm: str = "layer"
-    norm_eps: float = 1e-5
-    positions: str = "sinusoidal"
-    position_layout: str = "interleaved"  # of sinusoidal and rotary positions
-    max_length: int | None = None  # for learned positions, which end somewhere
+    norm_placement: Annotated[str, OneOf(NORM_PLACEMENTS)] = "post"  # see Residual
+    norm: Annotated[str, OneOf(NORMS)] = "layer"
+    norm_eps: PositiveFloat = 1e-5
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    position_layout: Annotated[str, OneOf(LAYOUTS)] = (
+        "interleaved"  # of sinusoidal and rotary positions
+    )
+    max_length: PositiveInt | None = None  # for learned positions, which end somewhere
     scale_embedding: bool = True  # times sqrt(d_model)
     tied_output: bool = True  # the output layer's matrix is the embedding matrix
-    pad_id: int | None = 0  # None: no token is padding
+    pad_id: Annotated[int, AtLeast(0)] | None = 0  # None: no token is padding
 
     def __post_init__(self) -> None:
-        d_ff = 4 * self.d_model if self.d_ff is None else self.d_ff
-        object.__setattr__(self, "d_ff", d_ff)
-        check_sizes(self, "d_model num_heads d_ff")
-        check_flags(self, "bias scale_embedding tied_output")
-        check_probability("dropout", self.dropout)
-        check_positive("norm_eps", self.norm_eps)
-        check_choices(self)
-        if self.positions == "learned":
-            check_count("max_length", self.max_length)
-
-    def check_heads(self) -> None:
-        """Raise unless the heads divide d_model."""
-        if self.d_model % self.num_heads:
-            wanted = f"a number that divides d_model = {self.d_model}"
-            raise argument_error(ValueError, "num_heads", self.num_heads, wanted)
-
-    def check_padding(self, vocab: int) -> None:
-        """Raise unless pad_id is None or the ID of a token."""
-        if self.pad_id is not None:
-            check_count("pad_id", self.pad_id, least=0)
-            if self.pad_id >= vocab:
-                raise argument_error(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
-
-
-def check_sizes(config: Any, names: str) -> None:
-    """Raise unless the fields are whole numbers of at least 1."""
-    for name in names.split():
-        check_count(name, getattr(config, name))
-
-
-def check_flags(config: Any, names: str) -> None:
-    """Raise unless the fields are True or False."""
-    for name in names.split():
-        check_bool(name, getattr(config, name))
-
-
-def check_choices(config: BlockConfig) -> None:
-    """Raise unless every field that names something names a thing that is known."""
-    choices = {
-        "activation": tuple(ACTIVATIONS),
-        "norm_placement": NORM_PLACEMENTS,
-        "norm": tuple(NORMS),
-        "positions": type(config).POSITIONS,
-        "position_layout": LAYOUTS,
-    }
-    for name, known in choices.items():
-        came = getattr(config, name)
-        if came not in known:
-            raise argument_error(ValueError, name, repr(came), f"one of {', '.join(known)}")
+        check_fields(self)
+        if self.positions == "learned" and self.max_length is None:
+            raise argument_error(
+                TypeError, "max_length", "NoneType", "an int, for learned positions"
+            )
+        object.__setattr__(self, "d_ff", 4 * self.d_model if self.d_ff is None else self.d_ff)
 
 
 # --- The parts ------------------------------------------------------------------------------------
@@ -129,16 +80,16 @@ class Embedding(nn.Module):
     Source: Vaswani et al. 2017, sections 3.4 and 3.5.
     """
 
+    @checked
     def __init__(
         self,
-        vocab: int,
+        vocab: PositiveInt,
         config: BlockConfig,
         *,
         table: nn.Embedding | None = None,
         norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        check_config(config)
         width = config.d_model
         self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
         self.positions = make_positions(config)
@@ -173,9 +124,9 @@ class EncoderLayer(nn.Module):
     Source: Vaswani et al. 2017, section 3.1.
     """
 
+    @checked
     def __init__(self, config: BlockConfig, alpha: float = 1.0, **attention: Any) -> None:
         super().__init__()
-        check_config(config)
         self.attention = make_attention(config, **attention)
         self.feed_forward = make_feed_forward(config)
         self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(2))
@@ -199,9 +150,9 @@ class DecoderLayer(nn.Module):
     Source: Vaswani et al. 2017, section 3.1; the three uses of attention: section 3.2.3.
     """
 
+    @checked
     def __init__(self, config: BlockConfig, alpha: float = 1.0) -> None:
         super().__init__()
-        check_config(config)
         self.attention = make_attention(config)
         self.cross_attention = make_attention(config)
         self.feed_forward = make_feed_forward(config)
@@ -331,21 +282,3 @@ def real_tokens(ids: Int[Tensor, "B S"], pad_id: int | None) -> Bool[Tensor, "B 
 def position_ids(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
     """A token's position: how many real ones come before it. Padding, anywhere, is masked anyway."""
     return (real.cumsum(1) - 1).clamp(min=0)
-
-
-def check_ids(name: str, ids: Any, vocab: int) -> None:
-    """Raise unless ids are token IDs (B, L) below vocab."""
-    check_integer_tensor(name, ids)
-    check_rank(name, ids, 2)
-    # Reading values on a GPU would wait for it, and stops torch.compile: checked on the CPU only.
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
-        return
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocab:
-        raise argument_error(ValueError, name, f"ids {low} to {high}", f"ids from 0 to {vocab - 1}")
-
-
-def check_config(config: Any, kind: type = BlockConfig) -> None:
-    """Raise unless config is of that kind."""
-    if not isinstance(config, kind):
-        raise argument_error(TypeError, "config", type(config).__name__, f"a {kind.__name__}")

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_integer_tensor,
-    shape_of,
-)
+from ..bounds import AtLeast, AtMost, Below, NonNegativeInt, PositiveInt
+from ..errors import argument_error, shape_of
+from ..shapes import checked
 
 __all__ = ["AttentionCache", "DecoderCache", "KeyValueCache", "WindowCache"]
 
@@ -72,9 +67,8 @@ class KeyValueCache:
     Source: chapter 5; Shazeer 2019, section 2.4.
     """
 
-    def __init__(self, *, capacity: int = 64, fixed: bool = False) -> None:
-        check_count("capacity", capacity)
-        check_bool("fixed", fixed)
+    @checked
+    def __init__(self, *, capacity: PositiveInt = 64, fixed: bool = False) -> None:
         self.capacity, self.fixed, self.length = capacity, fixed, 0
         self._keys: Tensor | None = None  # B G capacity d
         self._values: Tensor | None = None  # B G capacity dv
@@ -91,10 +85,16 @@ class KeyValueCache:
         return self._values.narrow(2, 0, self.length)
 
     @property
+    def batch(self) -> int | None:
+        """How many sequences there are; None before the first call."""
+        return None if self._keys is None else self._keys.shape[0]
+
+    @property
     def nbytes(self) -> int:
         """Bytes set aside, used or not."""
         return 0 if self._keys is None else self._keys.nbytes + self._values.nbytes
 
+    @checked
     def append(
         self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
     ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
@@ -118,31 +118,21 @@ class KeyValueCache:
         """How many keys `append` will return for a chunk of `new` tokens."""
         return self.length + new
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+    @checked
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences of the batch, in this order; one may be named twice (beam search).
 
         Raises: TypeError or ValueError for rows that are no such numbers.
         """
-        check_integer_tensor("rows", rows)
-        if rows.ndim != 1:
-            raise argument_error(ValueError, "rows", f"shape {shape_of(rows)}", "1 axis")
-        batch = self._filled().shape[0]
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < batch:
-            raise argument_error(
-                ValueError, "rows", rows.tolist(), f"numbers from 0 to {batch - 1}"
-            )
+        self._filled()
         self._keys, self._values = self._keys[rows], self._values[rows]
 
-    def truncate(self, length: int) -> None:
+    @checked
+    def truncate(self, length: Annotated[int, AtLeast(0), AtMost("self.length")]) -> None:
         """Forget everything after the first `length` tokens.
 
         Raises: TypeError or ValueError for a length that is not in 0 to the present one.
         """
-        check_count("length", length, least=0)
-        if length > self.length:
-            raise argument_error(
-                ValueError, "length", length, f"at most {self.length}, what is there"
-            )
         self.length = length
 
     def _filled(self) -> Tensor:
@@ -166,34 +156,20 @@ class KeyValueCache:
             setattr(self, name, new)
 
     def _check(self, key: Tensor, value: Tensor) -> None:
-        for name, tensor in (("key", key), ("value", value)):
-            check_float_tensor(name, tensor)
-            if tensor.ndim != 4:
-                raise argument_error(
-                    ValueError, name, f"shape {shape_of(tensor)}", "4 axes: (B, G, L, d)"
-                )
-            if tensor.requires_grad and torch.is_grad_enabled():
-                wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-                raise argument_error(ValueError, name, "a tensor that requires one", wanted)
-        if key.shape[:3] != value.shape[:3]:
-            wanted = f"key's batch, heads and length {tuple(key.shape[:3])}"
-            raise argument_error(ValueError, "value", f"shape {shape_of(value)}", wanted)
-        if self._keys is None:
-            return
+        """Raise unless the chunk fits what is there, and no gradient would be lost."""
         if self.fixed and self.length:
             raise argument_error(
                 ValueError, "key", f"{key.shape[2]} more", "none: the cache is fixed"
             )
-        for name, tensor, old in (("key", key, self._keys), ("value", value, self._values)):
-            if tensor.dtype != old.dtype:
-                raise argument_error(
-                    TypeError, name, tensor.dtype, f"the cache's dtype {old.dtype}"
-                )
-            if (*tensor.shape[:2], tensor.shape[3]) != (*old.shape[:2], old.shape[3]):
-                b, g, _, d = old.shape
-                raise argument_error(
-                    ValueError, name, f"shape {shape_of(tensor)}", f"({b}, {g}, any, {d})"
-                )
+        for name, new, old in (("key", key, self._keys), ("value", value, self._values)):
+            if new.requires_grad and torch.is_grad_enabled():
+                wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
+                raise argument_error(ValueError, name, "a tensor that requires one", wanted)
+            if old is not None and new.dtype != old.dtype:
+                raise argument_error(TypeError, name, new.dtype, f"the cache's dtype {old.dtype}")
+            if old is not None and new.shape[:2] + new.shape[3:] != old.shape[:2] + old.shape[3:]:
+                wanted = "({}, {}, any, {})".format(*old.shape[:2], old.shape[3])
+                raise argument_error(ValueError, name, f"shape {shape_of(new)}", wanted)
 
 
 class WindowCache(KeyValueCache):
@@ -206,8 +182,8 @@ class WindowCache(KeyValueCache):
     Source: Beltagy et al. 2020, section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.
     """
 
-    def __init__(self, window: int) -> None:
-        check_count("window", window)
+    @checked
+    def __init__(self, window: PositiveInt) -> None:
         super().__init__(capacity=window)
         self.window = window
 
@@ -222,6 +198,7 @@ class WindowCache(KeyValueCache):
         self._filled()
         return self._values
 
+    @checked
     def append(
         self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
     ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
@@ -242,13 +219,13 @@ class WindowCache(KeyValueCache):
         """How many keys `append` will return for a chunk of `new` tokens."""
         return new if self._keys is None else self._keys.shape[2] + new
 
-    def truncate(self, length: int) -> None:
+    @checked
+    def truncate(self, length: NonNegativeInt) -> None:
         """Forget everything after the first `length` tokens.
 
         Raises: TypeError or ValueError for a length that is not in 0 to the present one; ValueError if
             the next token's window would reach back to keys that are gone.
         """
-        check_count("length", length, least=0)
         left = self.num_keys(0) - (self.length - length)
         if length > self.length or left < min(length, self.window - 1):
             least = self.length - self.num_keys(0) + self.window - 1
@@ -284,15 +261,14 @@ class DecoderCache:
     Source: chapter 5.
     """
 
+    @checked
     def __init__(
         self,
-        num_layers: int,
+        num_layers: PositiveInt,
         *,
-        capacity: int = 64,
+        capacity: PositiveInt = 64,
         own: Callable[[], AttentionCache] | None = None,
     ) -> None:
-        check_count("num_layers", num_layers)
-        check_count("capacity", capacity)
         own = partial(KeyValueCache, capacity=capacity) if own is None else own
         self.layers = [LayerCache(own()) for _ in range(num_layers)]
         self.real: Bool[Tensor, "B S"] | None = None

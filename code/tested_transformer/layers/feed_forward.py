@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_probability,
-    shape_of,
-)
+from ..bounds import AtLeast, OneOf, PositiveInt, Probability
+from ..shapes import checked
 
 __all__ = ["ConvFeedForward", "FeedForward", "gated_width", "gelu", "gelu_tanh", "relu", "silu"]
 
 # --- Activations ----------------------------------------------------------------------------------
 
 
+@checked
 def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """Clamp at 0 from below: max(0, x), with slope 0 at 0.
 
@@ -34,10 +29,10 @@ def relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> relu(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([0., 0., 3.])
     """
-    check_float_tensor("x", x)
     return x.masked_fill(x <= 0, 0.0)
 
 
+@checked
 def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """Weight x by the probability that a standard normal variable is below it: x Phi(x).
 
@@ -48,10 +43,10 @@ def gelu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> gelu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    check_float_tensor("x", x)
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
+@checked
 def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """GELU with a tanh in place of the normal distribution, off by less than 0.0005: what GPT-2 uses.
 
@@ -59,10 +54,10 @@ def gelu_tanh(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     Raises: TypeError if x is no floating point tensor.
     Source: Hendrycks and Gimpel 2016, section 2.
     """
-    check_float_tensor("x", x)
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+@checked
 def silu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """Weight x by its own sigmoid: x / (1 + exp(-x)), also called Swish.
 
@@ -73,7 +68,6 @@ def silu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     >>> silu(torch.tensor([-1.0, 0.0, 1.0])).round(decimals=4)
     tensor([-0.2689,  0.0000,  0.7311])
     """
-    check_float_tensor("x", x)
     return x * torch.sigmoid(x)
 
 
@@ -101,21 +95,17 @@ class FeedForward(nn.Module):
         equation 6.
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        d_ff: int,
+        d_model: PositiveInt,
+        d_ff: PositiveInt,
         *,
-        activation: str = "relu",
+        activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu",
         bias: bool = True,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
-        check_count("d_model", d_model)
-        check_count("d_ff", d_ff)
-        check_activation(activation)
-        check_bool("bias", bias)
-        check_probability("dropout", dropout)
         self.up_proj = self.linear_map(d_model, d_ff, bias)
         self.gate_proj = self.linear_map(d_model, d_ff, bias) if activation == "swiglu" else None
         self.down_proj = self.linear_map(d_ff, d_model, bias)
@@ -127,12 +117,9 @@ class FeedForward(nn.Module):
         """A linear layer from d_in features per token to d_out."""
         return nn.Linear(d_in, d_out, bias=bias)
 
+    @checked(D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Transform each token alone."""
-        check_float_tensor("x", x)
-        if x.ndim < 1 or x.shape[-1] != self.d_model:
-            wanted = f"width {self.d_model} in the last axis"
-            raise argument_error(ValueError, "x", f"shape {shape_of(x)}", wanted)
         return self.transform(x)
 
     def transform(self, x: Tensor) -> Tensor:
@@ -169,13 +156,12 @@ class ConvFeedForward(FeedForward):
         return super().transform(tokens).T.reshape(x.shape)  # *batch D
 
     @classmethod
+    @checked
     def from_linear(cls, theirs: FeedForward) -> ConvFeedForward:
         """The same weights, each matrix with a third axis of size 1.
 
         Raises: TypeError if `theirs` is no FeedForward.
         """
-        if not isinstance(theirs, FeedForward):
-            raise argument_error(TypeError, "theirs", type(theirs).__name__, "a FeedForward")
         options = {"activation": theirs.activation, "bias": theirs.down_proj.bias is not None}
         ours = cls(theirs.d_model, theirs.d_ff, **options, dropout=theirs.dropout.p)
         ours.to(theirs.down_proj.weight).train(theirs.training)
@@ -185,7 +171,8 @@ class ConvFeedForward(FeedForward):
         return ours
 
 
-def gated_width(d_ff: int, *, multiple: int = 1) -> int:
+@checked
+def gated_width(d_ff: Annotated[int, AtLeast(2)], *, multiple: PositiveInt = 1) -> int:
     """The hidden dimension at which three matrices have no more parameters than two of d_ff.
 
     That is 2/3 of d_ff, rounded down, then up to a multiple (which may exceed it a little).
@@ -196,15 +183,4 @@ def gated_width(d_ff: int, *, multiple: int = 1) -> int:
     >>> gated_width(2048), gated_width(4 * 4096, multiple=256)
     (1365, 11008)
     """
-    check_count("d_ff", d_ff, least=2)
-    check_count("multiple", multiple)
     return -(-(2 * d_ff // 3) // multiple) * multiple
-
-
-def check_activation(activation: Any) -> None:
-    """Raise unless the activation is the name of one that the layers know."""
-    if not isinstance(activation, str):
-        raise argument_error(TypeError, "activation", type(activation).__name__, "a string")
-    if activation not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise argument_error(ValueError, "activation", repr(activation), f"one of {known}")

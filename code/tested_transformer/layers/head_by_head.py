@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-)
 from ..functional.attention import attention
+from ..shapes import checked
 from .multi_head import MultiHeadAttention, check_plain
 
 __all__ = ["HeadByHead"]
@@ -28,10 +26,9 @@ class HeadByHead(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2, as the formula is written.
     """
 
+    @checked
     def __init__(self, joined: MultiHeadAttention) -> None:
         super().__init__()
-        if not isinstance(joined, MultiHeadAttention):
-            raise argument_error(TypeError, "joined", type(joined).__name__, "a MultiHeadAttention")
         check_plain("joined", joined)
         self.heads = nn.ModuleList(Head(joined, head) for head in range(joined.num_heads))
         self.output = _rows(joined.output, slice(None))

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_probability,
-    check_rank,
-    shape_of,
-)
-from ..functional.attention import attention
+from ..bounds import AtLeast, Divides, PositiveInt, Probability
+from ..errors import argument_error, shape_of
+from ..functional.attention import Backend, attention
 from ..positions.protocol import PositionScheme
+from ..shapes import checked
 from .cache import AttentionCache
 
 __all__ = ["MultiHeadAttention", "concat_heads", "split_heads"]
 
 
-def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H L d"]:
+@checked
+def split_heads(x: Float[Tensor, "B L D"], num_heads: PositiveInt) -> Float[Tensor, "B H L d"]:
     """Split each token's features into heads: head h gets the h-th run of d = D / H neighbors.
 
     Reshape first, transpose second. A reshape straight to (B, H, L, d) has the right shape and mixes
@@ -35,14 +30,13 @@ def split_heads(x: Float[Tensor, "B L D"], num_heads: int) -> Float[Tensor, "B H
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
-    check_sequence("x", x)
-    check_count("num_heads", num_heads)
     if x.shape[-1] % num_heads:
         wanted = f"a width that {num_heads} heads divide"
         raise argument_error(ValueError, "x", f"shape {shape_of(x)}", wanted)
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
+@checked
 def concat_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
     """Put the heads of each token side by side: the way back from `split_heads`.
 
@@ -50,8 +44,6 @@ def concat_heads(x: Float[Tensor, "B H L d"]) -> Float[Tensor, "B L D"]:
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.2.2, "Concat".
     """
-    check_float_tensor("x", x)
-    check_rank("x", x, 4)
     return x.transpose(1, 2).flatten(2)
 
 
@@ -73,32 +65,25 @@ class MultiHeadAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023.
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        num_heads: int,
+        d_model: PositiveInt,
+        num_heads: PositiveInt,
         *,
-        num_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_context: int | None = None,
+        num_kv_heads: Annotated[int, AtLeast(1), Divides("num_heads")] | None = None,
+        d_head: PositiveInt | None = None,
+        d_context: PositiveInt | None = None,
         bias: bool = True,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         positions: PositionScheme | None = None,
-        window: int | None = None,
-        backend: str = "auto",
+        window: PositiveInt | None = None,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         d_context = d_model if d_context is None else d_context
-        d_head = check_heads(d_model, num_heads, num_kv_heads, d_head)
-        check_count("d_context", d_context)
-        check_bool("bias", bias)
-        check_probability("dropout", dropout)
-        if positions is not None and not isinstance(positions, PositionScheme):
-            wanted = "a PositionScheme or None"
-            raise argument_error(TypeError, "positions", type(positions).__name__, wanted)
-        if window is not None:
-            check_count("window", window)
+        d_head = head_size(d_model, num_heads, d_head)
         self.query = nn.Linear(d_model, num_heads * d_head, bias=bias)
         self.key = nn.Linear(d_context, num_kv_heads * d_head, bias=bias)
         self.value = nn.Linear(d_context, num_kv_heads * d_head, bias=bias)
@@ -107,6 +92,7 @@ class MultiHeadAttention(nn.Module):
         self.positions, self.window = positions, window
         self.dropout, self.backend = dropout, backend
 
+    @checked(any_dtype="context bias", D="self.query.in_features", D_context="self.key.in_features")
     def forward(
         self,
         x: Float[Tensor, "B L D"],
@@ -126,7 +112,6 @@ class MultiHeadAttention(nn.Module):
         by default those that follow the cache. A bias by distance counts along the sequence, cache
         included. With a fixed cache the context is projected at the first call and ignored afterwards.
         """
-        check_sequence("x", x, self.query.in_features)
         if self.positions is not None and context is not None:
             wanted = "none: this layer has positions, which are for self-attention"
             raise argument_error(ValueError, "context", f"shape {shape_of(context)}", wanted)
@@ -135,7 +120,6 @@ class MultiHeadAttention(nn.Module):
             key, value = cache.keys, cache.values  # B G S d
         else:
             context = x if context is None else context
-            check_sequence("context", context, self.key.in_features)
             key = split_heads(self.key(context), self.num_kv_heads)  # B G S d
             value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
             query, key = self._rotate(query, key, position_ids, cache)
@@ -179,15 +163,13 @@ class MultiHeadAttention(nn.Module):
         return {"bias": sum(given) if given else None}
 
     @classmethod
+    @checked
     def from_torch(cls, theirs: nn.MultiheadAttention) -> MultiHeadAttention:
         """A copy of torch's layer, weights and all, batch first whatever theirs is.
 
         Raises: TypeError for another class; ValueError for what this layer has no place for:
             bias_k and bias_v, a zero key, keys and values of different widths.
         """
-        if not isinstance(theirs, nn.MultiheadAttention):
-            wanted = "an nn.MultiheadAttention"
-            raise argument_error(TypeError, "theirs", type(theirs).__name__, wanted)
         if theirs.bias_k is not None or theirs.add_zero_attn or theirs.kdim != theirs.vdim:
             wanted = "no add_bias_kv, no add_zero_attn, and kdim equal to vdim"
             raise argument_error(ValueError, "theirs", "a layer with one of these", wanted)
@@ -244,30 +226,12 @@ def parts_of_torch(theirs: nn.MultiheadAttention) -> tuple[list[Tensor], list[Te
     return [*weights, theirs.out_proj.weight], [*biases, theirs.out_proj.bias]
 
 
-def check_sequence(name: str, x: Any, width: int | None = None) -> None:
-    """Raise unless x is a floating point tensor (B, L, D), of that width where one is given."""
-    check_float_tensor(name, x)
-    check_rank(name, x, 3)
-    if width is not None and x.shape[-1] != width:
-        raise argument_error(
-            ValueError, name, f"shape {shape_of(x)}", f"width {width} in the last axis"
-        )
-
-
-def check_heads(d_model: Any, num_heads: Any, num_kv_heads: Any, d_head: Any) -> int:
-    """The features per head, D / H unless given. Raises: TypeError or ValueError if they do not fit."""
-    sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
-    for name, size in sizes.items():
-        check_count(name, size)
+def head_size(d_model: int, num_heads: int, d_head: int | None) -> int:
+    """The features per head, D / H unless given. Raises: ValueError if H does not divide D then."""
     if d_head is None and d_model % num_heads:
         wanted = f"a number that divides d_model = {d_model}"
         raise argument_error(ValueError, "num_heads", num_heads, wanted)
-    if num_heads % num_kv_heads:
-        wanted = f"a number that divides num_heads = {num_heads}"
-        raise argument_error(ValueError, "num_kv_heads", num_kv_heads, wanted)
-    d_head = d_model // num_heads if d_head is None else d_head
-    check_count("d_head", d_head)
-    return d_head
+    return d_model // num_heads if d_head is None else d_head
 
 
 def check_plain(argument: str, layer: MultiHeadAttention) -> None:

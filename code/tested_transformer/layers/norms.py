@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_positive,
-    shape_of,
-)
+from ..bounds import Above, AtMost, PositiveFloat, PositiveInt
+from ..errors import argument_error
+from ..shapes import checked
 
 __all__ = ["BatchNorm", "LayerNorm", "RMSNorm", "batch_norm", "layer_norm", "rms_norm"]
 
 # --- The formulas ---------------------------------------------------------------------------------
 
 
+@checked(any_dtype="weight bias")
 def layer_norm(
     x: Float[Tensor, "*batch D"],
     weight: Float[Tensor, " D"] | None = None,
     bias: Float[Tensor, " D"] | None = None,
     *,
-    eps: float = 1e-5,
+    eps: PositiveFloat = 1e-5,
 ) -> Float[Tensor, "*batch D"]:
     """Give each token mean 0 and variance 1 over its own features, then scale and shift each feature.
 
@@ -40,16 +38,18 @@ def layer_norm(
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=1e-12)
     tensor([-1.,  1.])
     """
-    check_features(x, weight, bias)
-    check_positive("eps", eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = wide - wide.mean(-1, keepdim=True)
     variance = centered.square().mean(-1, keepdim=True)
     return _affine(centered * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
 
+@checked(any_dtype="weight")
 def rms_norm(
-    x: Float[Tensor, "*batch D"], weight: Float[Tensor, " D"] | None = None, *, eps: float = 1e-6
+    x: Float[Tensor, "*batch D"],
+    weight: Float[Tensor, " D"] | None = None,
+    *,
+    eps: PositiveFloat = 1e-6,
 ) -> Float[Tensor, "*batch D"]:
     """Give each token a root mean square of 1, then scale each feature; the mean stays where it is.
 
@@ -62,13 +62,12 @@ def rms_norm(
     >>> rms_norm(torch.tensor([3.0, 3.0]), eps=1e-12)
     tensor([1., 1.])
     """
-    check_features(x, weight)
-    check_positive("eps", eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     size = wide.square().mean(-1, keepdim=True)
     return _affine(wide * torch.rsqrt(size + eps), weight, None).to(x.dtype)
 
 
+@checked(any_dtype="weight bias mean variance")
 def batch_norm(
     x: Float[Tensor, "*batch D"],
     weight: Float[Tensor, " D"] | None = None,
@@ -76,7 +75,7 @@ def batch_norm(
     *,
     mean: Float[Tensor, " D"] | None = None,
     variance: Float[Tensor, " D"] | None = None,
-    eps: float = 1e-5,
+    eps: PositiveFloat = 1e-5,
 ) -> Float[Tensor, "*batch D"]:
     """Give each feature mean 0 and variance 1 over all tokens of the batch, then scale and shift it.
 
@@ -91,8 +90,6 @@ def batch_norm(
     tensor([[-1., -1.],
             [ 1.,  1.]])
     """
-    check_features(x, weight, bias, mean=mean, variance=variance)
-    check_positive("eps", eps)
     if (mean is None) != (variance is None):
         missing = "mean" if mean is None else "variance"
         raise argument_error(ValueError, missing, None, "both mean and variance, or neither")
@@ -127,23 +124,25 @@ class LayerNorm(nn.Module):
     Source: Ba et al. 2016, equations 3 and 4.
     """
 
+    @checked
     def __init__(
-        self, d_model: int, *, eps: float = 1e-5, bias: bool = True, backend: str = "fused"
+        self,
+        d_model: PositiveInt,
+        *,
+        eps: PositiveFloat = 1e-5,
+        bias: bool = True,
+        backend: Literal["fused", "plain"] = "fused",
     ) -> None:
         super().__init__()
-        check_count("d_model", d_model)
-        check_positive("eps", eps)
-        check_bool("bias", bias)
-        check_backend(backend)
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
-        self.eps, self.backend = eps, backend
+        self.d_model, self.eps, self.backend = d_model, eps, backend
 
+    @checked(D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each token."""
         if self.backend == "plain":
             return layer_norm(x, self.weight, self.bias, eps=self.eps)
-        check_features(x, self.weight, self.bias)
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
@@ -155,19 +154,23 @@ class RMSNorm(nn.Module):
     Source: Zhang and Sennrich 2019, equation 4.
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-6, backend: str = "fused") -> None:
+    @checked
+    def __init__(
+        self,
+        d_model: PositiveInt,
+        *,
+        eps: PositiveFloat = 1e-6,
+        backend: Literal["fused", "plain"] = "fused",
+    ) -> None:
         super().__init__()
-        check_count("d_model", d_model)
-        check_positive("eps", eps)
-        check_backend(backend)
         self.weight = nn.Parameter(torch.ones(d_model))
-        self.eps, self.backend = eps, backend
+        self.d_model, self.eps, self.backend = d_model, eps, backend
 
+    @checked(D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each token."""
         if self.backend == "plain":
             return rms_norm(x, self.weight, eps=self.eps)
-        check_features(x, self.weight)
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -183,23 +186,25 @@ class BatchNorm(nn.Module):
     Source: Ioffe and Szegedy 2015, algorithm 2.
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+    @checked
+    def __init__(
+        self,
+        d_model: PositiveInt,
+        *,
+        eps: PositiveFloat = 1e-5,
+        momentum: Annotated[float, Above(0), AtMost(1)] = 0.1,
+    ) -> None:
         super().__init__()
-        check_count("d_model", d_model)
-        check_positive("eps", eps)
-        check_positive("momentum", momentum)
-        if momentum > 1:
-            raise argument_error(ValueError, "momentum", momentum, "a share of at most 1")
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_var", torch.ones(d_model))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
-        self.eps, self.momentum = eps, momentum
+        self.d_model, self.eps, self.momentum = d_model, eps, momentum
 
+    @checked(D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each feature."""
-        check_features(x, self.weight, self.bias)
         if self.training:
             self._track(x.detach())
             return batch_norm(x, self.weight, self.bias, eps=self.eps)
@@ -217,28 +222,3 @@ class BatchNorm(nn.Module):
         unbiased = variance * (count / (count - 1))
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
         self.num_batches_tracked += 1
-
-
-# --- Checks ---------------------------------------------------------------------------------------
-
-
-def check_features(x: object, weight: object = None, bias: object = None, **others: object) -> None:
-    """Raise unless x is floating point with a last axis that fits weight, bias and the others."""
-    check_float_tensor("x", x)
-    if x.ndim < 1 or x.shape[-1] == 0:
-        raise argument_error(
-            ValueError, "x", f"shape {shape_of(x)}", "a last axis of at least 1 number"
-        )
-    for name, tensor in {"weight": weight, "bias": bias, **others}.items():
-        if tensor is None:
-            continue
-        check_float_tensor(name, tensor)
-        if x.shape[-1:] != tensor.shape:
-            wanted = f"one number a feature of x, ({x.shape[-1]},)"
-            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", wanted)
-
-
-def check_backend(backend: object) -> None:
-    """Raise unless the backend of a norm is known."""
-    if backend not in ("fused", "plain"):
-        raise argument_error(ValueError, "backend", repr(backend), '"fused" or "plain"')

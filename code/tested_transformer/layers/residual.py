@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_positive,
-    check_probability,
-    shape_of,
-)
+from ..bounds import NonNegativeInt, PositiveFloat, Probability, Where
+from ..errors import argument_error, shape_of
+from ..shapes import checked
 
 __all__ = ["DeepNormConstants", "Residual", "deepnorm_constants", "deepnorm_init"]
 
 NORM_PLACEMENTS = ("post", "pre", "deepnorm", "resi_dual")  # the last has a class of its own
+KNOWN = "one of post, pre, deepnorm; for resi_dual the class ResiDual"
+Placement = Annotated[str, Where(KNOWN, lambda placement: placement in NORM_PLACEMENTS[:3])]
 
 
 class Residual(nn.Module):
@@ -37,19 +35,19 @@ class Residual(nn.Module):
     Source: post: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; deepnorm: Wang et al. 2022.
     """
 
+    @checked
     def __init__(
         self,
-        norm: nn.Module,
+        norm: Callable[[Tensor], Tensor],
         *,
-        norm_placement: Literal["post", "pre", "deepnorm"] = "post",
-        dropout: float = 0.0,
-        alpha: float = 1.0,
+        norm_placement: Placement = "post",
+        dropout: Probability = 0.0,
+        alpha: PositiveFloat = 1.0,
     ) -> None:
         super().__init__()
-        check_placement(norm_placement, alpha)
-        check_probability("dropout", dropout)
-        if not callable(norm):
-            raise argument_error(TypeError, "norm", type(norm).__name__, "a module or a function")
+        if alpha != 1.0 and norm_placement != "deepnorm":
+            wanted = f'1 unless the norm_placement is "deepnorm" ({norm_placement})'
+            raise argument_error(ValueError, "alpha", alpha, wanted)
         self.norm, self.norm_placement, self.alpha = norm, norm_placement, alpha
         self.dropout = nn.Dropout(dropout)
 
@@ -72,17 +70,6 @@ class Residual(nn.Module):
         return total if self.norm_placement == "pre" else self.norm(total)
 
 
-def check_placement(norm_placement: object, alpha: float) -> None:
-    """Raise unless the norm placement is known and alpha fits it."""
-    if norm_placement not in NORM_PLACEMENTS[:3]:
-        wanted = "one of post, pre, deepnorm; for resi_dual the class ResiDual"
-        raise argument_error(ValueError, "norm_placement", repr(norm_placement), wanted)
-    check_positive("alpha", alpha)
-    if alpha != 1.0 and norm_placement != "deepnorm":
-        wanted = f'1 unless the norm_placement is "deepnorm" ({norm_placement})'
-        raise argument_error(ValueError, "alpha", alpha, wanted)
-
-
 def check_output(output: Tensor, x: Tensor) -> None:
     """Raise unless the sublayer's output has the shape of x: the sum must not broadcast."""
     if output.shape != x.shape:
@@ -97,8 +84,9 @@ class DeepNormConstants(NamedTuple):
     beta: float
 
 
+@checked
 def deepnorm_constants(
-    num_encoder_layers: int = 0, num_decoder_layers: int = 0
+    num_encoder_layers: NonNegativeInt = 0, num_decoder_layers: NonNegativeInt = 0
 ) -> tuple[DeepNormConstants | None, DeepNormConstants | None]:
     """DeepNorm's alpha and beta for the encoder and for the decoder; None for one without layers.
 
@@ -112,8 +100,6 @@ def deepnorm_constants(
     >>> deepnorm_constants(8)
     (DeepNormConstants(alpha=2.0, beta=0.3535533905932738), None)
     """
-    check_count("num_encoder_layers", num_encoder_layers, least=0)
-    check_count("num_decoder_layers", num_decoder_layers, least=0)
     n, m = num_encoder_layers, num_decoder_layers
     if n == m == 0:
         raise argument_error(ValueError, "num_encoder_layers", 0, "a layer in one of the stacks")
@@ -126,7 +112,8 @@ def deepnorm_constants(
 
 
 @torch.no_grad()
-def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
+@checked
+def deepnorm_init(sublayers: nn.Module, beta: PositiveFloat) -> None:
     """Initialize every linear layer inside by Xavier's normal rule, with gain beta and zero biases.
 
     Those called `query` or `key` get gain 1: they set the attention weights, not the magnitude of
@@ -135,7 +122,6 @@ def deepnorm_init(sublayers: nn.Module, beta: float) -> None:
     Raises: TypeError or ValueError that name the argument.
     Source: Wang et al. 2022 (DeepNet), figure 2.
     """
-    check_positive("beta", beta)
     for name, module in sublayers.named_modules():
         if isinstance(module, nn.Linear):
             gain = 1.0 if name.rpartition(".")[2] in ("query", "key") else float(beta)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..errors import (
-    check_count,
-    check_probability,
-)
-from ..functional.scoring import additive_scores, attend, bilinear_scores, check_batch, visible
+from ..bounds import PositiveInt, Probability
+from ..functional.masks import Mask
+from ..functional.scoring import additive_scores, attend, bilinear_scores, visible
+from ..shapes import checked
 
 __all__ = ["AdditiveAttention", "BilinearAttention"]
 
@@ -25,31 +24,33 @@ class AdditiveAttention(nn.Module):
     Source: Bahdanau et al. 2015, appendix A.1.2.
     """
 
+    @checked
     def __init__(
-        self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0
+        self,
+        query_size: PositiveInt,
+        key_size: PositiveInt,
+        hidden_size: PositiveInt,
+        *,
+        dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
-        check_count("query_size", query_size)
-        check_count("key_size", key_size)
-        check_count("hidden_size", hidden_size)
-        check_probability("dropout", dropout)
         self.w_query = nn.Linear(query_size, hidden_size, bias=False)
         self.w_key = nn.Linear(key_size, hidden_size, bias=False)
         self.w_v = nn.Linear(hidden_size, 1, bias=False)
         self.dropout = dropout
 
+    @checked(dq="self.w_query.in_features", dk="self.w_key.in_features")
     def forward(
         self,
         query: Float[Tensor, "B L dq"],
         key: Float[Tensor, "B S dk"],
         value: Float[Tensor, "B S dv"],
         *,
-        key_lengths: Int[Tensor, "B ..."] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        key_lengths: Int[Tensor, " B"] | Int[Tensor, "B L"] | None = None,
+        mask: Mask | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
-        check_batch(query, key, value, self.w_query.in_features, self.w_key.in_features)
         scores = additive_scores(
             query, key, self.w_query.weight, self.w_key.weight, self.w_v.weight[0]
         )  # B L S
@@ -67,26 +68,26 @@ class BilinearAttention(nn.Module):
     Source: Luong et al. 2015, section 3.1, "general".
     """
 
-    def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(
+        self, query_size: PositiveInt, key_size: PositiveInt, *, dropout: Probability = 0.0
+    ) -> None:
         super().__init__()
-        check_count("query_size", query_size)
-        check_count("key_size", key_size)
-        check_probability("dropout", dropout)
         self.w_score = nn.Linear(key_size, query_size, bias=False)  # its weight is W: dq dk
         self.dropout = dropout
 
+    @checked(dq="self.w_score.out_features", dk="self.w_score.in_features")
     def forward(
         self,
         query: Float[Tensor, "B L dq"],
         key: Float[Tensor, "B S dk"],
         value: Float[Tensor, "B S dv"],
         *,
-        key_lengths: Int[Tensor, "B ..."] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        key_lengths: Int[Tensor, " B"] | Int[Tensor, "B L"] | None = None,
+        mask: Mask | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L dv"] | tuple[Float[Tensor, "B L dv"], Float[Tensor, "B L S"]]:
         """Look the values up; see the class."""
-        check_batch(query, key, value, self.w_score.out_features, self.w_score.in_features)
         scores = bilinear_scores(query, key, self.w_score.weight)  # B L S
         allowed = visible(scores, key_lengths, mask)
         dropout_p = self.dropout if self.training else 0.0

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_float_tensor,
-    check_probability,
-    check_rank,
-    shape_of,
-)
+from ..bounds import PositiveInt, Probability
 from ..functional.attention import attention
+from ..functional.masks import Mask
+from ..shapes import checked
 
 __all__ = ["SelfAttention", "self_attention"]
 
@@ -25,6 +19,7 @@ OutputAndMaybeWeights = (
 )
 
 
+@checked
 def self_attention(
     x: Float[Tensor, "*batch L D"],
     w_query: Float[Tensor, "D d"],
@@ -47,9 +42,6 @@ def self_attention(
     >>> self_attention(x, eye, eye, eye).tolist()  # equal tokens: a plain mean
     [[1.0, 0.0], [1.0, 0.0]]
     """
-    check_tokens(x)
-    for name, matrix in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value)):
-        check_projection(name, matrix, x)
     return attention(x @ w_query, x @ w_key, x @ w_value, **options)
 
 
@@ -65,36 +57,33 @@ class SelfAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2; the order of the layers as in the source notes, 004.
     """
 
+    @checked
     def __init__(
         self,
-        d_in: int,
-        d_out: int,
+        d_in: PositiveInt,
+        d_out: PositiveInt,
         *,
-        d_value: int | None = None,
+        d_value: PositiveInt | None = None,
         bias: bool = False,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
         d_value = d_out if d_value is None else d_value
-        for name, size in (("d_in", d_in), ("d_out", d_out), ("d_value", d_value)):
-            check_count(name, size)
-        check_bool("bias", bias)
-        check_probability("dropout", dropout)
         self.query = nn.Linear(d_in, d_out, bias=bias)
         self.key = nn.Linear(d_in, d_out, bias=bias)
         self.value = nn.Linear(d_in, d_value, bias=bias)
         self.dropout = dropout
 
+    @checked(D="self.query.in_features")
     def forward(
         self,
         x: Float[Tensor, "*batch L D"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Mask | None = None,
         causal: bool = False,
         return_weights: bool = False,
     ) -> OutputAndMaybeWeights:
         """Project x three times and attend."""
-        check_tokens(x, self.query.in_features)
         return attention(
             self.query(x),  # *batch L d
             self.key(x),  # *batch L d
@@ -104,27 +93,3 @@ class SelfAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             return_weights=return_weights,
         )
-
-
-def check_tokens(x: Any, width: int | None = None) -> None:
-    """Raise unless x is a floating point tensor (*batch, L, D), of width D where one is given."""
-    check_float_tensor("x", x)
-    if x.ndim < 2:
-        raise argument_error(
-            ValueError, "x", f"shape {shape_of(x)}", "at least 2 axes: (*batch, L, D)"
-        )
-    if width is not None and x.shape[-1] != width:
-        raise argument_error(
-            ValueError, "x", f"shape {shape_of(x)}", f"width {width} in the last axis"
-        )
-
-
-def check_projection(name: str, matrix: Any, x: Tensor) -> None:
-    """Raise unless the matrix has two axes, x's dtype, and as many rows as x is wide."""
-    check_float_tensor(name, matrix)
-    check_rank(name, matrix, 2)
-    if matrix.dtype != x.dtype:
-        raise argument_error(TypeError, name, matrix.dtype, f"x's dtype {x.dtype}")
-    if matrix.shape[0] != x.shape[-1]:
-        wanted = f"{x.shape[-1]} rows, the width of x"
-        raise argument_error(ValueError, name, f"shape {shape_of(matrix)}", wanted)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import argument_error, shape_of
+from ..shapes import checked
 from .transformer import Transformer, TransformerConfig
 
 __all__ = ["transformer_from_torch", "transformer_to_torch"]
@@ -23,6 +24,7 @@ FROM_TORCH = {
 }  # fmt: skip
 
 
+@checked
 def transformer_from_torch(
     theirs: nn.Transformer,
     *,
@@ -39,10 +41,11 @@ def transformer_from_torch(
     Raises: TypeError or ValueError for what has no counterpart here.
     Source: torch.nn.Transformer.
     """
-    if not isinstance(theirs, nn.Transformer):
-        raise argument_error(TypeError, "theirs", type(theirs).__name__, "an nn.Transformer")
     tables = _tables(theirs, embedding)
-    _check_generator(generator, tables[-1])
+    if generator is not None and generator.weight.shape != tables[-1].weight.shape:
+        came = f"a weight of shape {shape_of(generator.weight)}"
+        wanted = f"the target embedding's shape {shape_of(tables[-1].weight)}"
+        raise argument_error(ValueError, "generator", came, wanted)
     config = _config(theirs, tables, generator, changes)
     ours = Transformer(config).to(tables[0].weight).train(theirs.training)
     with torch.no_grad():
@@ -70,20 +73,7 @@ def _tables(theirs: nn.Transformer, embedding: Any) -> tuple[nn.Embedding, ...]:
     return tables[:1] if tables[0] is tables[-1] else tables
 
 
-def _check_generator(generator: Any, table: nn.Embedding) -> None:
-    """Raise unless the output layer is None or gives one number for each row of the table."""
-    if generator is None:
-        return
-    if not isinstance(generator, nn.Linear):
-        raise argument_error(
-            TypeError, "generator", type(generator).__name__, "an nn.Linear or None"
-        )
-    if generator.weight.shape != table.weight.shape:
-        came = f"a weight of shape {shape_of(generator.weight)}"
-        wanted = f"the target table's shape {shape_of(table.weight)}"
-        raise argument_error(ValueError, "generator", came, wanted)
-
-
+@checked
 def transformer_to_torch(ours: Transformer) -> nn.Transformer:
     """A copy of the two stacks as torch's class, batch first; embeddings stay behind.
 
@@ -91,8 +81,6 @@ def transformer_to_torch(ours: Transformer) -> nn.Transformer:
         torch's class does not have.
     Source: torch.nn.Transformer.
     """
-    if not isinstance(ours, Transformer):
-        raise argument_error(TypeError, "ours", type(ours).__name__, "a Transformer")
     _check_for_torch(ours.config)
     theirs = _torch_stacks(ours.config)
     theirs = theirs.to(ours.output.weight).train(ours.training)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ..bounds import AtLeast, Below, Divides, PositiveInt
 from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
     BlockConfig,
     Embedding,
     EncoderLayer,
-    check_config,
-    check_ids,
-    check_sizes,
     init_embedding,
     init_linear_layers,
     init_output,
@@ -26,11 +24,12 @@ from ..layers.blocks import (
     real_tokens,
 )
 from ..layers.cache import DecoderCache, WindowCache
-from ..layers.multi_head import check_heads
+from ..layers.multi_head import head_size
 from ..layers.residual import deepnorm_constants
 from ..positions.alibi import ALiBi
 from ..positions.protocol import PositionScheme
 from ..positions.rotary import RotaryPositions
+from ..shapes import checked
 
 __all__ = ["LanguageModel", "LanguageModelConfig"]
 
@@ -47,25 +46,22 @@ class LanguageModelConfig(BlockConfig):
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
     """
 
-    POSITIONS: ClassVar[tuple[str, ...]] = (*BlockConfig.POSITIONS, "rotary", "alibi")
-
-    vocab_size: int
+    vocab_size: PositiveInt
     _: KW_ONLY
-    num_layers: int = 6
-    num_kv_heads: int | None = None  # None: as many as query heads
-    d_head: int | None = None  # None: d_model / num_heads
-    window: int | None = None  # how many tokens a token attends to, itself and padding included
+    num_layers: PositiveInt = 6
+    num_kv_heads: Annotated[int, AtLeast(1), Divides("num_heads")] | None = None  # None: num_heads
+    d_head: PositiveInt | None = None  # None: d_model / num_heads
+    window: PositiveInt | None = (
+        None  # how many tokens a token attends to, itself and padding included
+    )
+    positions: Literal["sinusoidal", "learned", "none", "rotary", "alibi"] = "sinusoidal"
+    pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
         object.__setattr__(self, "num_kv_heads", kv_heads)
-        d_head = check_heads(self.d_model, self.num_heads, self.num_kv_heads, self.d_head)
-        object.__setattr__(self, "d_head", d_head)
-        check_sizes(self, "vocab_size num_layers")
-        if self.window is not None:
-            check_sizes(self, "window")
-        self.check_padding(self.vocab_size)
+        object.__setattr__(self, "d_head", head_size(self.d_model, self.num_heads, self.d_head))
 
 
 class LanguageModel(nn.Module):
@@ -85,9 +81,9 @@ class LanguageModel(nn.Module):
     (1, 3, 9)
     """
 
+    @checked
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        check_config(config, LanguageModelConfig)
         self.config = config
         deepnorm = config.norm_placement == "deepnorm"
         alpha, self._beta = deepnorm_constants(0, config.num_layers)[1] if deepnorm else (1.0, 1.0)
@@ -107,9 +103,10 @@ class LanguageModel(nn.Module):
             self.output.weight = self.embedding.table.weight
         self.reset_parameters()
 
+    @checked
     def forward(
         self,
-        ids: Int[Tensor, "B L"],
+        ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab_size")],
         *,
         mask: Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
@@ -119,7 +116,6 @@ class LanguageModel(nn.Module):
 
         The mask hides more than the future and padding: (L, everything so far), or four axes.
         """
-        check_ids("ids", ids, self.config.vocab_size)
         length, real = ids.shape[1], real_tokens(ids, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
         positions = position_ids(real if self.config.pad_id is not None else real[:1])

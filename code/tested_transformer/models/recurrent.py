@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..errors import argument_error, check_bool, check_count, shape_of
+from ..bounds import AtLeast, Below, PositiveInt, Where
+from ..errors import argument_error
 from ..functional.masks import padding_mask_from_tokens
 from ..functional.scoring import attend
-from ..layers.blocks import check_ids, real_tokens
-from ..layers.multi_head import check_sequence
+from ..layers.blocks import real_tokens
 from ..layers.scoring import AdditiveAttention
+from ..shapes import check_fields, checked
 
 __all__ = ["RecurrentCache", "RecurrentConfig", "RecurrentTranslator"]
+
+
+SourceIDs = Annotated[Int[Tensor, "B S"], AtLeast(0), Below("self.config.source_vocab")]
+TargetIDs = Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.target_vocab")]
+EVEN = Where("an even number: half for each direction of reading", lambda size: size % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -28,28 +34,19 @@ class RecurrentConfig:
     Source: chapter 10.
     """
 
-    source_vocab: int
-    target_vocab: int
-    d_model: int = 256  # of the embeddings, the encoder's memory and the decoder's state
+    source_vocab: PositiveInt
+    target_vocab: PositiveInt
+    d_model: Annotated[int, AtLeast(1), EVEN] = 256  # of the embeddings, the memory and the state
     attention: bool = True
-    attention_size: int | None = None  # hidden units of the additive scores; None: half of d_model
-    pad_id: int | None = 0  # None: no token is padding
+    attention_size: PositiveInt | None = (
+        None  # hidden units of the additive scores; None: d_model / 2
+    )
+    pad_id: Annotated[int, AtLeast(0), Below("source_vocab"), Below("target_vocab")] | None = 0
 
     def __post_init__(self) -> None:
-        for name in ("source_vocab", "target_vocab", "d_model"):
-            check_count(name, getattr(self, name))
-        if self.d_model % 2:
-            wanted = "an even number: half for each direction of reading"
-            raise argument_error(ValueError, "d_model", self.d_model, wanted)
-        check_bool("attention", self.attention)
+        check_fields(self)
         if self.attention_size is None:
             object.__setattr__(self, "attention_size", self.d_model // 2)
-        check_count("attention_size", self.attention_size)
-        if self.pad_id is not None:
-            check_count("pad_id", self.pad_id, least=0)
-            vocab = min(self.source_vocab, self.target_vocab)
-            if self.pad_id >= vocab:
-                raise argument_error(ValueError, "pad_id", self.pad_id, f"a number below {vocab}")
 
 
 class RecurrentCache:
@@ -92,10 +89,9 @@ class RecurrentTranslator(nn.Module):
     (1, 2, 7)
     """
 
+    @checked
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        if not isinstance(config, RecurrentConfig):
-            raise argument_error(TypeError, "config", type(config).__name__, "a RecurrentConfig")
         self.config = config
         width = config.d_model
         both = 2 * width if config.attention else width  # with attention, a context goes along
@@ -108,6 +104,7 @@ class RecurrentTranslator(nn.Module):
             self.attention = AdditiveAttention(width, width, config.attention_size)
         self.output = nn.Linear(both, config.target_vocab)
 
+    @checked
     def forward(
         self,
         source: Int[Tensor, "B S"],
@@ -121,9 +118,9 @@ class RecurrentTranslator(nn.Module):
             return_weights=return_weights,
         )  # fmt: skip
 
-    def encode(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+    @checked
+    def encode(self, source: SourceIDs) -> Float[Tensor, "B S D"]:
         """Read the source: both directions' states at each place, zeros where there is padding."""
-        check_ids("source", source, self.config.source_vocab)
         lengths = _lengths(real_tokens(source, self.config.pad_id))
         words = self.source_embedding(source)  # B S D
         packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
@@ -135,9 +132,10 @@ class RecurrentTranslator(nn.Module):
         pad_id = self.config.pad_id
         return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
 
+    @checked(nonempty="L")
     def decode(
         self,
-        target: Int[Tensor, "B L"],
+        target: TargetIDs,
         memory: Float[Tensor, "B S D"],
         *,
         memory_mask: Bool[Tensor, "B 1 1 S"] | None = None,
@@ -148,7 +146,12 @@ class RecurrentTranslator(nn.Module):
 
         With a cache, target is the chunk that follows what the cache has seen.
         """
-        self._check(target, memory, memory_mask, cache, return_weights)
+        if cache is not None and cache.state is not None and len(cache.state) != len(target):
+            wanted = f"{len(target)} rows, as the target has"
+            raise argument_error(ValueError, "cache", f"{len(cache.state)} rows", wanted)
+        if return_weights and self.attention is None:
+            wanted = "False: the model has no attention"
+            raise argument_error(ValueError, "return_weights", True, wanted)
         cache = RecurrentCache() if cache is None else cache
         if memory_mask is None:
             memory_mask = memory.new_ones(memory.shape[0], 1, 1, memory.shape[1], dtype=torch.bool)
@@ -181,33 +184,6 @@ class RecurrentTranslator(nn.Module):
         scores = self.attention.w_v(hidden).mT  # B 1 S
         context, weights = attend(scores, memory, allowed=allowed, return_weights=True)
         return context[:, 0], weights[:, 0]
-
-    def _check(
-        self, target: Any, memory: Any, memory_mask: Any, cache: Any, return_weights: Any
-    ) -> None:
-        check_ids("target", target, self.config.target_vocab)
-        check_sequence("memory", memory)
-        check_bool("return_weights", return_weights)
-        if target.shape[1] == 0:
-            raise argument_error(
-                ValueError, "target", f"shape {shape_of(target)}", "at least one token"
-            )
-        batch, length, _ = memory.shape
-        if target.shape[0] != batch:
-            wanted = f"{batch} rows, as the source has"
-            raise argument_error(ValueError, "target", f"shape {shape_of(target)}", wanted)
-        if memory_mask is not None and memory_mask.shape != (batch, 1, 1, length):
-            wanted = f"({batch}, 1, 1, {length}), as `padding` gives it"
-            raise argument_error(
-                ValueError, "memory_mask", f"shape {shape_of(memory_mask)}", wanted
-            )
-        if cache is not None and cache.state is not None and len(cache.state) != batch:
-            wanted = f"{batch} rows, as the target has"
-            raise argument_error(ValueError, "cache", f"{len(cache.state)} rows", wanted)
-        if return_weights and self.attention is None:
-            raise argument_error(
-                ValueError, "return_weights", True, "False: the model has no attention"
-            )
 
 
 def first_state(memory: Float[Tensor, "B S D"], real: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import argument_error, shape_of
+from ..bounds import AtLeast, Below, Divides, PositiveInt
+from ..errors import argument_error
 from ..functional.masks import causal_mask, combine_masks, padding_mask_from_tokens
 from ..layers.blocks import (
     BlockConfig,
     DecoderLayer,
     Embedding,
     EncoderLayer,
-    check_config,
-    check_flags,
-    check_ids,
-    check_sizes,
     init_embedding,
     init_linear_layers,
     init_output,
@@ -28,10 +25,13 @@ from ..layers.blocks import (
     real_tokens,
 )
 from ..layers.cache import DecoderCache
-from ..layers.multi_head import check_sequence
 from ..layers.residual import deepnorm_constants
+from ..shapes import checked
 
 __all__ = ["AttentionWeights", "Decoder", "Encoder", "Transformer", "TransformerConfig"]
+
+SourceIDs = Annotated[Int[Tensor, "B S"], AtLeast(0), Below("self.config.source_vocab")]
+TargetIDs = Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.output_vocab")]
 
 # --- Configuration --------------------------------------------------------------------------------
 
@@ -44,11 +44,15 @@ class TransformerConfig(BlockConfig):
     Source: Vaswani et al. 2017, table 3; the shared vocabulary of 37,000: section 5.1.
     """
 
-    source_vocab: int = 37_000
-    target_vocab: int | None = None  # None: both languages share one vocabulary and one embedding
+    source_vocab: PositiveInt = 37_000
+    target_vocab: PositiveInt | None = (
+        None  # None: both languages share one vocabulary and embedding
+    )
     _: KW_ONLY
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
+    num_heads: Annotated[int, AtLeast(1), Divides("d_model")] = 8
+    num_encoder_layers: PositiveInt = 6
+    num_decoder_layers: PositiveInt = 6
+    pad_id: Annotated[int, AtLeast(0), Below("source_vocab"), Below("self.output_vocab")] | None = 0
     final_norm: bool | None = None  # at the end of each stack; None: where the placement needs it
     embedding_norm: bool = False  # BART normalizes the embeddings
     output_bias: bool = False
@@ -58,15 +62,9 @@ class TransformerConfig(BlockConfig):
         needs_norm = self.norm_placement in ("pre", "resi_dual")
         final_norm = needs_norm if self.final_norm is None else self.final_norm
         object.__setattr__(self, "final_norm", final_norm)
-        check_sizes(self, "source_vocab num_encoder_layers num_decoder_layers")
-        if self.target_vocab is not None:
-            check_sizes(self, "target_vocab")
-        check_flags(self, "final_norm embedding_norm output_bias")
         if self.norm_placement == "resi_dual" and not self.final_norm:
             wanted = 'True: the norm_placement "resi_dual" ends in a norm'
             raise argument_error(ValueError, "final_norm", False, wanted)
-        self.check_heads()
-        self.check_padding(min(self.source_vocab, self.output_vocab))
 
     @classmethod
     def big(cls, **changes: Any) -> TransformerConfig:
@@ -100,14 +98,15 @@ class Encoder(nn.Module):
     Source: Vaswani et al. 2017, section 3.1.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        check_config(config, TransformerConfig)
         alpha = stack_constants(config)[0][0]
         layers = config.num_encoder_layers
         self.layers = make_stack(config, (EncoderLayer(config, alpha) for _ in range(layers)))
         self.norm = make_norm(config) if config.final_norm else None
 
+    @checked
     def forward(
         self,
         x: Float[Tensor, "B S D"],
@@ -116,7 +115,6 @@ class Encoder(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Encode the source; the mask is that of `attention`."""
-        check_sequence("x", x)
         x, weights = self.layers(x, norm=self.norm, mask=mask, return_weights=return_weights)
         return (x, [own for (own,) in weights]) if return_weights else x
 
@@ -131,14 +129,15 @@ class Decoder(nn.Module):
     Source: Vaswani et al. 2017, section 3.1.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        check_config(config, TransformerConfig)
         alpha = stack_constants(config)[1][0]
         layers = config.num_decoder_layers
         self.layers = make_stack(config, (DecoderLayer(config, alpha) for _ in range(layers)))
         self.norm = make_norm(config) if config.final_norm else None
 
+    @checked(any_dtype="memory")
     def forward(
         self,
         x: Float[Tensor, "B L D"],
@@ -151,8 +150,6 @@ class Decoder(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], list[Tensor], list[Tensor]]:
         """Decode: mask is for the target, memory_mask for the source."""
-        check_sequence("x", x)
-        check_sequence("memory", memory)
         if causal and mask is not None:  # one mask for all layers, made once
             past = 0 if cache is None else cache.layers[0].own.length
             order = causal_mask(x.shape[1], past + x.shape[1], device=x.device)
@@ -183,9 +180,9 @@ class Transformer(nn.Module):
     (1, 2, 9)
     """
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        check_config(config, TransformerConfig)
         self.config = config
         self.source_embedding = self._embedding(config.source_vocab)
         shared = self.source_embedding.table if config.target_vocab is None else None
@@ -197,6 +194,7 @@ class Transformer(nn.Module):
             self.output.weight = self.target_embedding.table.weight
         self.reset_parameters()
 
+    @checked
     def forward(
         self,
         source: Int[Tensor, "B S"],
@@ -208,11 +206,6 @@ class Transformer(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Predict the next token of every prefix of the target."""
-        check_ids("source", source, self.config.source_vocab)
-        check_ids("target", target, self.config.output_vocab)
-        if source.shape[0] != target.shape[0]:
-            wanted = f"{source.shape[0]} rows, as the source has"
-            raise argument_error(ValueError, "target", f"shape {shape_of(target)}", wanted)
         answer = self.encode(source, mask=source_mask, return_weights=return_weights)
         memory, encoder_weights = answer if return_weights else (answer, [])
         visible = combine_masks(self.padding(source), memory_mask)
@@ -225,22 +218,23 @@ class Transformer(nn.Module):
         weights.encoder = encoder_weights
         return logits, weights
 
+    @checked
     def encode(
         self,
-        source: Int[Tensor, "B S"],
+        source: SourceIDs,
         *,
         mask: Bool[Tensor, "..."] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Encode the source: the memory (B, S, D) that the decoder attends to."""
-        check_ids("source", source, self.config.source_vocab)
         x = self.embed(self.source_embedding, source, real_tokens(source, self.config.pad_id))
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
 
+    @checked
     def decode(
         self,
-        target: Int[Tensor, "B L"],
+        target: TargetIDs,
         memory: Float[Tensor, "B S D"],
         *,
         mask: Bool[Tensor, "..."] | None = None,
@@ -253,7 +247,6 @@ class Transformer(nn.Module):
         With a cache, target is the chunk that follows what the cache has seen; the mask covers all
         of it, (L, everything so far).
         """
-        check_ids("target", target, self.config.output_vocab)
         real = real_tokens(target, self.config.pad_id)
         real = real if cache is None else cache.extend(real)  # B S: everything so far
         x = self.embed(self.target_embedding, target, real)

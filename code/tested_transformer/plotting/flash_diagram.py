@@ -61,7 +61,7 @@ def flash_tiles(
     Source: Dao 2023, algorithm 1.
     """
     scale = query.shape[-1] ** -0.5
-    call = AttentionInputs(query, key, value, None, None, True, None, None, None, scale, 0.0, False)
+    call = AttentionInputs(query, key, value, scale, causal=True)
     visits, visited = tiles_visited(call, rows, columns), list(tiles(key.shape[1], columns))
     if max(len(visits), len(visited)) > MOST:
         came = f"{len(visits)} blocks and {len(visited)} tiles"

@@ -8,23 +8,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_float_tensor,
-    check_integer_tensor,
-    check_probability,
-    shape_of,
-)
+from ..bounds import Probability
+from ..shapes import checked
 
 __all__ = ["cross_entropy", "token_accuracy"]
 
 
+@checked
 def cross_entropy(
     logits: Float[Tensor, "*batch V"],
     expected: Int[Tensor, "*batch"],
     *,
     ignore: int | None = 0,
-    label_smoothing: float = 0.0,
+    label_smoothing: Probability = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Float[Tensor, ""]:
     """The mean surprise at the expected words, -log p(word), padding left out.
@@ -40,10 +36,6 @@ def cross_entropy(
     >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[3, 0]])).item()  # log 4; 0 is padding
     1.3862943649291992
     """
-    _check(logits, expected)
-    check_probability("label_smoothing", label_smoothing)
-    if reduction not in ("mean", "sum"):
-        raise argument_error(ValueError, "reduction", repr(reduction), '"mean" or "sum"')
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     counts = _counts(expected, ignore)
     logits, expected = logits[counts], expected[counts]  # N V, N: padding is gone
@@ -55,6 +47,7 @@ def cross_entropy(
     return total if reduction == "sum" else total / max(expected.numel(), 1)
 
 
+@checked
 def token_accuracy(
     logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: int | None = 0
 ) -> float:
@@ -64,7 +57,6 @@ def token_accuracy(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
-    _check(logits, expected)
     right = (logits.argmax(-1) == expected)[_counts(expected, ignore)]
     return right.double().mean().item() if right.numel() else 1.0
 
@@ -72,11 +64,3 @@ def token_accuracy(
 def _counts(expected: Tensor, ignore: int | None) -> Tensor:
     """True for a word that counts."""
     return torch.ones_like(expected, dtype=torch.bool) if ignore is None else expected != ignore
-
-
-def _check(logits: object, expected: object) -> None:
-    check_float_tensor("logits", logits)
-    check_integer_tensor("expected", expected)
-    if logits.ndim < 1 or logits.shape[:-1] != expected.shape:
-        wanted = f"one word for each row of logits {shape_of(logits)}"
-        raise argument_error(ValueError, "expected", f"shape {shape_of(expected)}", wanted)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
-from ..errors import argument_error, check_count, check_positive
+from ..bounds import AtLeast, AtMost, PositiveFloat, PositiveInt
+from ..shapes import checked
 
 __all__ = ["one_cycle_rate", "paper_rate"]
 
 
-def paper_rate(step: int, *, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
+@checked
+def paper_rate(
+    step: PositiveInt,
+    *,
+    d_model: PositiveInt,
+    warmup: PositiveInt = 4000,
+    factor: PositiveFloat = 1.0,
+) -> float:
     """The learning rate of the paper: it rises in a line for `warmup` steps, then falls as 1/sqrt(step).
 
     factor x d_model^-0.5 x min(step^-0.5, step x warmup^-1.5); the first step is 1.
@@ -20,21 +29,18 @@ def paper_rate(step: int, *, d_model: int, warmup: int = 4000, factor: float = 1
     >>> round(paper_rate(4000, d_model=512), 7)
     0.0006988
     """
-    check_count("step", step)
-    check_count("d_model", d_model)
-    check_count("warmup", warmup)
-    check_positive("factor", factor)
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
+@checked
 def one_cycle_rate(
-    step: int,
+    step: Annotated[int, AtLeast(1), AtMost("total")],
     *,
-    total: int,
-    peak: float,
-    warmup: float = 0.3,
-    start_ratio: float = 25.0,
-    end_ratio: float = 1e4,
+    total: PositiveInt,
+    peak: PositiveFloat,
+    warmup: Annotated[float, AtLeast(0), AtMost(1)] = 0.3,
+    start_ratio: PositiveFloat = 25.0,
+    end_ratio: PositiveFloat = 1e4,
 ) -> float:
     """A learning rate that rises to its peak and falls to nearly nothing, both along a cosine.
 
@@ -47,14 +53,6 @@ def one_cycle_rate(
     >>> [round(one_cycle_rate(step, total=10, peak=1.0), 3) for step in (1, 3, 10)]
     [0.04, 1.0, 0.0]
     """
-    check_count("total", total)
-    check_count("step", step)
-    if step > total:
-        raise argument_error(ValueError, "step", step, f"at most total = {total}")
-    for name, number in (("peak", peak), ("start_ratio", start_ratio), ("end_ratio", end_ratio)):
-        check_positive(name, number)
-    if not 0 <= warmup <= 1:
-        raise argument_error(ValueError, "warmup", warmup, "a share of the steps, from 0 to 1")
     start, top, last = peak / start_ratio, warmup * total - 1, total - 1
     at = step - 1
     if at <= top:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from ..bounds import NonNegativeInt, PositiveFloat, PositiveInt, Probability
 from ..data import Batch, Pair, Vocabulary, make_batches
-from ..errors import (
-    argument_error,
-    check_bool,
-    check_count,
-    check_number,
-    check_positive,
-    check_probability,
-)
+from ..errors import argument_error
+from ..shapes import check_fields, checked
 from .losses import cross_entropy, token_accuracy
 from .schedules import one_cycle_rate, paper_rate
 
 __all__ = ["Evaluation", "History", "Recipe", "Trainer", "evaluate"]
 
-SCHEDULES = ("one_cycle", "paper", "constant")
+Schedule = Literal["one_cycle", "paper", "constant"]
 
 
 @dataclass(frozen=True)
@@ -36,35 +31,26 @@ class Recipe:
     Source: AdamW: Loshchilov and Hutter 2019; betas: Vaswani et al. 2017, section 5.3.
     """
 
-    steps: int = 600
-    batch_size: int = 64
-    schedule: str = "one_cycle"
-    rate: float = 2e-3  # the peak; for "paper" the factor
-    warmup: float = 0.15  # a share of all steps
+    steps: PositiveInt = 600
+    batch_size: PositiveInt = 64
+    schedule: Schedule = "one_cycle"
+    rate: PositiveFloat = 2e-3  # the peak; for "paper" the factor
+    warmup: Probability = 0.15  # a share of all steps
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
-    label_smoothing: float = 0.0
-    clip: float | None = 1.0  # the largest norm of all gradients together; None: as they are
-    accumulate: int = 1  # batches whose gradients are added up before a step
-    evaluate_every: int | None = None  # steps
-    patience: int | None = None  # evaluations without a better one before stopping; None: never
+    label_smoothing: Probability = 0.0
+    clip: PositiveFloat | None = (
+        1.0  # the largest norm of all gradients together; None: as they are
+    )
+    accumulate: PositiveInt = 1  # batches whose gradients are added up before a step
+    evaluate_every: PositiveInt | None = None  # steps
+    patience: PositiveInt | None = (
+        None  # evaluations without a better one before stopping; None: never
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulate"):
-            check_count(name, getattr(self, name))
-        for name in ("evaluate_every", "patience"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        if self.schedule not in SCHEDULES:
-            wanted = f"one of {', '.join(SCHEDULES)}"
-            raise argument_error(ValueError, "schedule", repr(self.schedule), wanted)
-        check_positive("rate", self.rate)
-        check_probability("warmup", self.warmup)
-        check_probability("label_smoothing", self.label_smoothing)
-        check_number("weight_decay", self.weight_decay)
-        if self.clip is not None:
-            check_positive("clip", self.clip)
+        check_fields(self)
         if self.patience is not None and self.evaluate_every is None:
             wanted = "a number of steps, because patience counts evaluations"
             raise argument_error(ValueError, "evaluate_every", None, wanted)
@@ -162,16 +148,14 @@ class Trainer:
         self.held_out = make_batches(held_out, source, target, batch_size=size) if held_out else []
         self.best_weights: dict[str, Tensor] | None = None
 
-    def run(self, steps: int | None = None, *, progress: bool = True) -> History:
+    @checked
+    def run(self, steps: NonNegativeInt | None = None, *, progress: bool = True) -> History:
         """Take so many steps, or all that are left; stop early when patience runs out.
 
         With patience the model ends with the weights of its best evaluation.
 
         Raises: TypeError or ValueError that name the argument.
         """
-        if steps is not None:
-            check_count("steps", steps, least=0)
-        check_bool("progress", progress)
         left = self.recipe.steps - self.step
         count = left if steps is None else min(steps, left)
         batches = self._batches_from(self.step * self.recipe.accumulate)

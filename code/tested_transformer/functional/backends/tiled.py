@@ -67,7 +67,7 @@ def tiled(call: AttentionInputs, tiling: Tiling | None = None) -> Tensor:
         return tiled(replace(call, query=query, key=key, value=value), tiling)[0]
     options = {
         "causal": call.causal, "window": call.window, "scale": call.scale,
-        "dropout_p": call.dropout_p, "return_weights": False,
+        "dropout_p": call.dropout_p,
     }  # fmt: skip
     seed = int(torch.randint(2**62, ())) if call.dropout_p > 0 else 0
     return _Tiled.apply(
@@ -135,8 +135,10 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, bias, slopes, mask, lengths, options, tiling, seed):
-        call = AttentionInputs(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
-                    **options)  # fmt: skip
+        call = AttentionInputs(
+            query, key, value, mask=mask, bias=bias, key_lengths=lengths, alibi_slopes=slopes,
+            **options,
+        )  # fmt: skip
         grid = Grid(call, tiling, seed)
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
         log_sum_exp = query.new_empty((*query.shape[:-1], 1), dtype=grid.dtype)
@@ -159,8 +161,10 @@ class _Tiled(torch.autograd.Function):
                 'backend "tiled": its gradient can not be differentiated again (create_graph=True)'
             )
         query, key, value, bias, slopes, mask, lengths, output, log_sum_exp = ctx.saved_tensors
-        call = AttentionInputs(query, key, value, mask, bias, key_lengths=lengths, alibi_slopes=slopes,
-                    **ctx.options)  # fmt: skip
+        call = AttentionInputs(
+            query, key, value, mask=mask, bias=bias, key_lengths=lengths, alibi_slopes=slopes,
+            **ctx.options,
+        )  # fmt: skip
         grid = Grid(call, ctx.tiling, ctx.seed)
         grads = Gradients.zeros(grid, bias=ctx.needs_input_grad[3], slopes=ctx.needs_input_grad[4])
         grad_query = torch.empty_like(query)

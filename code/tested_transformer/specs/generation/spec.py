@@ -239,7 +239,9 @@ def _falls(run: Run, case: Case) -> Problem | None:
         return None
     place = tuple(rose[0])
     way = "a lower" if a["penalty"] > 1 else "a higher"
-    wanted = f"{way} score than {before[place]:.4g} for word {a['prefix_ids'][place]} of row {place[0]}"
+    wanted = (
+        f"{way} score than {before[place]:.4g} for word {a['prefix_ids'][place]} of row {place[0]}"
+    )
     return Problem(wanted, f"{after[place]:.4g}")
 
 
