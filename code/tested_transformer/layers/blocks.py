@@ -1,7 +1,5 @@
 """What every family of models is built from: the embedding, the two kinds of layers, the first weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

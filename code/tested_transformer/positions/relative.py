@@ -44,8 +44,8 @@ def relative_distances(
 
 
 def clipped_distances(
-    query_ids: Int[Tensor, "*ids L"], key_ids: Int[Tensor, "*ids S"], max_distance: int
-) -> Int[Tensor, "*ids L S"]:
+    query_ids: Int[Tensor, "... L"], key_ids: Int[Tensor, "... S"], max_distance: int
+) -> Int[Tensor, "... L S"]:
     """clip(key position - query position, -K, K) + K. Shapes: (*ids, L), (*ids, S) -> (*ids, L, S)."""
     distances = key_ids.unsqueeze(-2) - query_ids.unsqueeze(-1)
     return distances.clamp(-max_distance, max_distance) + max_distance
