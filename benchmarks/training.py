@@ -17,7 +17,7 @@ import torch
 from record import read_rows, write_rows
 from torch import nn
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import Split, single_numbers
 from tested_transformer.experiments.ch10_number_models import number_trainer
 from tested_transformer.layers.blocks import position_ids

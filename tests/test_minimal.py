@@ -13,7 +13,7 @@ from torch.nn import functional
 from minimal_specs import PARTS_OF, TRIALS, as_text, copied, left_out, narrowed_for
 from same_numbers import assert_same_numbers, in_dtype, shake
 from tested_transformer import minimal
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import make_batches, single_numbers
 from tested_transformer.experiments.ch10_number_models import load_number_model
 from tested_transformer.generation.decoding_state import Seq2SeqState

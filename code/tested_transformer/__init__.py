@@ -56,13 +56,13 @@ PUBLIC = {
     "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
-    "analysis.conventions": "compare_libraries",
+    "analysis.library_conventions": "compare_libraries",
     "analysis.counts": (
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
     "analysis.describe_mask": "describe_mask",
-    "analysis.mistakes": "find_mistakes translate",
+    "analysis.translation": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",
     "specs.judge": "judge",
