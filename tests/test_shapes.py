@@ -231,7 +231,7 @@ WRONG_TYPE = {
     "a number for a choice": (lambda: plain(activation=3), "activation: expected a string, got int"),
     "no function": (lambda: plain(function=3), "function: expected a function or None, got int"),
     "no Linear": (lambda: plain(module=torch.sin),
-                  "module: expected a Linear or None, got builtin_function_or_method"),
+                  "module: expected an nn.Linear or None, got builtin_function_or_method"),
     "no device": (lambda: plain(device=3),
                   "device: expected a torch.device or a string or None, got int"),
     "a string for a tensor": (lambda: soften(torch.zeros(2, 3), "1"),

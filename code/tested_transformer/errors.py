@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-import torch
 from torch import Tensor
 
 __all__ = ["BackendError"]
@@ -38,13 +37,6 @@ def check_float_tensor(argument: str, value: Any) -> None:
         raise argument_error(TypeError, argument, value.dtype, "a floating point dtype")
 
 
-def check_integer_tensor(argument: str, value: Any) -> None:
-    """Raise TypeError unless `value` is a tensor of integers (booleans are not integers here)."""
-    check_tensor(argument, value)
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise argument_error(TypeError, argument, value.dtype, "an integer dtype")
-
-
 def check_rank(argument: str, value: Tensor, *ranks: int) -> None:
     """Raise ValueError unless `value` has one of the ranks."""
     if value.ndim not in ranks:
@@ -73,10 +65,3 @@ def check_positive(argument: str, value: Any) -> None:
     check_number(argument, value)
     if value <= 0:
         raise argument_error(ValueError, argument, value, "a number above 0")
-
-
-def check_probability(argument: str, value: Any) -> None:
-    """Raise unless `value` is a number in [0, 1): dropping everything leaves nothing to rescale."""
-    check_number(argument, value)
-    if not 0 <= value < 1:
-        raise argument_error(ValueError, argument, value, "a probability in [0, 1)")

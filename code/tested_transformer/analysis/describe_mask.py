@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ..errors import argument_error, check_rank, check_tensor
+from ..errors import argument_error, check_rank
+from ..shapes import checked
 from .mask_patterns import INTENDED, MOST_NAMED, Pattern, recognize
 
 __all__ = ["MaskReport", "describe_mask"]
@@ -53,8 +54,9 @@ class MaskReport:
         return "\n".join(lines)
 
 
+@checked
 def describe_mask(
-    mask: Bool[Tensor, "..."],
+    mask: Tensor,
     *,
     rows: Iterable | None = None,
     columns: Iterable | None = None,
@@ -95,8 +97,7 @@ def describe_mask(
     )
 
 
-def _check_keep_mask(mask: object) -> None:
-    check_tensor("mask", mask)
+def _check_keep_mask(mask: Tensor) -> None:
     if mask.dtype != torch.bool:
         boolean = "torch.bool (True = may attend)"
         if mask.is_floating_point() and bool((mask == float("-inf")).any()):

@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bounds import PositiveInt
-from ..errors import check_integer_tensor, check_rank
 from ..shapes import checked
 from .protocol import PositionScheme
 
@@ -54,16 +53,14 @@ class ALiBi(PositionScheme):
         super().__init__()
         self.num_heads = num_heads
 
+    @checked
     def bias(
         self,
-        query_ids: Int[Tensor, "*ids L"],
-        key_ids: Int[Tensor, "*ids S"],
+        query_ids: Int[Tensor, " L"] | Int[Tensor, "B L"],
+        key_ids: Int[Tensor, " S"] | Int[Tensor, "B S"],
         query: Float[Tensor, "B H L d"] | None = None,
     ) -> Float[Tensor, "B H L S"]:
         """-slope x |query position - key position|, in float32, whatever the query."""
-        for name, position_ids in (("query_ids", query_ids), ("key_ids", key_ids)):
-            check_integer_tensor(name, position_ids)
-            check_rank(name, position_ids, 1, 2)
         distance = (query_ids.unsqueeze(-1) - key_ids.unsqueeze(-2)).abs()  # *ids L S
         slopes = alibi_slopes(self.num_heads, device=query_ids.device).view(-1, 1, 1)  # H 1 1
         return -slopes * distance.view(-1, 1, *distance.shape[-2:])

@@ -6,18 +6,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    check_count,
-    check_integer_tensor,
-)
+from ..bounds import PositiveInt
+from ..shapes import checked
 from .learned import check_indices
-from .sinusoidal import check_floating
+from .sinusoidal import FloatDtype
 
 __all__ = ["binary_positions", "integer_positions", "unit_positions"]
 
 
+@checked
 def integer_positions(
-    positions: Int[Tensor, "*batch"], *, dtype: torch.dtype = torch.float32
+    positions: Int[Tensor, "*batch"], *, dtype: FloatDtype = torch.float32
 ) -> Float[Tensor, "*batch 1"]:
     """The position itself, as one number to add to every feature: it has no upper end.
 
@@ -25,13 +24,12 @@ def integer_positions(
     Raises: TypeError that names the argument.
     Source: chapter 6, where an experiment rejects it.
     """
-    check_integer_tensor("positions", positions)
-    check_floating("dtype", dtype)
     return positions.to(dtype).unsqueeze(-1)
 
 
+@checked
 def unit_positions(
-    positions: Int[Tensor, "*batch"], length: int, *, dtype: torch.dtype = torch.float32
+    positions: Int[Tensor, "*batch"], length: PositiveInt, *, dtype: FloatDtype = torch.float32
 ) -> Float[Tensor, "*batch 1"]:
     """The position as a share of the way, 0 for the first token and 1 for the last of `length`.
 
@@ -39,12 +37,12 @@ def unit_positions(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 6, where an experiment rejects it.
     """
-    check_count("length", length)
     return integer_positions(positions, dtype=dtype) / max(length - 1, 1)
 
 
+@checked
 def binary_positions(
-    positions: Int[Tensor, "*batch"], num_bits: int, *, dtype: torch.dtype = torch.float32
+    positions: Int[Tensor, "*batch"], num_bits: PositiveInt, *, dtype: FloatDtype = torch.float32
 ) -> Float[Tensor, "*batch bits"]:
     """The position's binary digits, the lowest first: column b changes every 2^b positions.
 
@@ -55,8 +53,6 @@ def binary_positions(
     >>> binary_positions(torch.tensor([3, 4]), 3).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    check_count("num_bits", num_bits)
     check_indices("positions", positions, 2**num_bits)
-    check_floating("dtype", dtype)
     bits = torch.arange(num_bits, device=positions.device)
     return (positions.long().unsqueeze(-1) >> bits & 1).to(dtype)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..bounds import PositiveInt
 from ..errors import (
     argument_error,
-    check_count,
-    check_integer_tensor,
 )
+from ..shapes import checked
 from .protocol import PositionScheme
 
 __all__ = ["LearnedPositions"]
@@ -30,12 +28,12 @@ class LearnedPositions(PositionScheme):
     Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section 3.
     """
 
-    def __init__(self, max_length: int, d_model: int) -> None:
+    @checked
+    def __init__(self, max_length: PositiveInt, d_model: PositiveInt) -> None:
         super().__init__()
-        check_count("max_length", max_length)
-        check_count("d_model", d_model)
         self.weight = nn.Parameter(torch.empty(max_length, d_model).normal_(std=0.02))
 
+    @checked
     def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
         """The vectors of these positions."""
         check_indices("position_ids", position_ids, len(self.weight))
@@ -48,12 +46,11 @@ class LearnedPositions(PositionScheme):
         return x + self(position_ids).to(x.dtype)
 
 
-def check_indices(argument: str, indices: Any, size: int) -> None:
+def check_indices(argument: str, indices: Tensor, size: int) -> None:
     """Raise unless all indices name a row of a table of that size.
 
     It looks at the values: on a GPU a wrong index would otherwise kill the process.
     """
-    check_integer_tensor(argument, indices)
     if indices.is_meta or torch.compiler.is_compiling() or not indices.numel():
         return
     low, high = (int(end) for end in indices.aminmax())

@@ -8,22 +8,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_float_tensor,
-    check_probability,
-    check_rank,
-    shape_of,
-)
+from ..bounds import NonNegativeInt, PositiveInt, Probability
+from ..errors import argument_error, shape_of
 from ..functional.attention import attention
+from ..shapes import checked
 from .protocol import PositionScheme
 
 __all__ = ["RelativeAttention", "RelativePositions", "relative_attention", "relative_distances"]
 
 
+@checked
 def relative_distances(
-    num_queries: int, num_keys: int, max_distance: int, *, device: Any = None
+    num_queries: NonNegativeInt,
+    num_keys: NonNegativeInt,
+    max_distance: NonNegativeInt,
+    *,
+    device: Any = None,
 ) -> Int[Tensor, "L S"]:
     """The row of an embedding matrix that belongs to each pair: key position - query position, clipped.
 
@@ -39,9 +39,6 @@ def relative_distances(
             [0, 1, 2],
             [0, 0, 1]])
     """
-    check_count("num_queries", num_queries, least=0)
-    check_count("num_keys", num_keys, least=0)
-    check_count("max_distance", max_distance, least=0)
     query_ids = torch.arange(num_queries, device=device) + num_keys - num_queries
     return clipped_distances(query_ids, torch.arange(num_keys, device=device), max_distance)
 
@@ -54,6 +51,7 @@ def clipped_distances(
     return distances.clamp(-max_distance, max_distance) + max_distance
 
 
+@checked
 def relative_attention(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*kv_batch S d"],
@@ -63,7 +61,7 @@ def relative_attention(
     *,
     mask: Bool[Tensor, "..."] | None = None,
     causal: bool = False,
-    dropout_p: float = 0.0,
+    dropout_p: Probability = 0.0,
     return_weights: bool = False,
 ) -> Any:
     """Attention in which a pair's distance has a vector of its own, added to its key and its value.
@@ -78,7 +76,9 @@ def relative_attention(
     Raises: TypeError or ValueError that name the argument.
     Source: Shaw et al. 2018, equations 3 to 5, and the split of section 3.3.
     """
-    check_tables(query, key, value, key_table, value_table)
+    if len(key_table) % 2 == 0:
+        wanted = "2K + 1 rows, an odd number"
+        raise argument_error(ValueError, "key_table", f"shape {shape_of(key_table)}", wanted)
     max_distance = len(key_table) // 2
     rows = relative_distances(
         query.shape[-2], key.shape[-2], max_distance, device=query.device
@@ -107,21 +107,24 @@ class RelativePositions(PositionScheme):
     Source: Shaw et al. 2018, equation 5.
     """
 
-    def __init__(self, d_head: int, max_distance: int) -> None:
+    @checked
+    def __init__(self, d_head: PositiveInt, max_distance: NonNegativeInt) -> None:
         super().__init__()
-        check_count("d_head", d_head)
-        check_count("max_distance", max_distance, least=0)
-        self.max_distance = max_distance
+        self.d_head, self.max_distance = d_head, max_distance
         self.key_table = nn.Parameter(torch.empty(2 * max_distance + 1, d_head).normal_(std=0.02))
 
+    @checked(d="self.d_head")
     def bias(
         self,
-        query_ids: Int[Tensor, "*ids L"],
-        key_ids: Int[Tensor, "*ids S"],
+        query_ids: Int[Tensor, "... L"],
+        key_ids: Int[Tensor, "... S"],
         query: Float[Tensor, "B H L d"] | None = None,
     ) -> Float[Tensor, "B H L S"]:
         """Each query times the vector of its distance from each key, scaled as scores are."""
-        check_query(query, self.key_table.shape[1])
+        if query is None:
+            raise argument_error(
+                TypeError, "query", "NoneType", "the queries: the bias depends on them"
+            )
         rows = clipped_distances(query_ids, key_ids, self.max_distance)  # *ids L S
         rows = rows.view(-1, 1, *rows.shape[-2:]).expand(*query.shape[:2], -1, -1)  # B H L S
         by_row = query @ self.key_table.mT * query.shape[-1] ** -0.5  # B H L 2K+1
@@ -140,11 +143,11 @@ class RelativeAttention(nn.Module):
     Source: Shaw et al. 2018, section 3.2.
     """
 
-    def __init__(self, d_head: int, max_distance: int, *, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(
+        self, d_head: PositiveInt, max_distance: NonNegativeInt, *, dropout: Probability = 0.0
+    ) -> None:
         super().__init__()
-        check_count("d_head", d_head)
-        check_count("max_distance", max_distance, least=0)
-        check_probability("dropout", dropout)
         rows = 2 * max_distance + 1
         self.key_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
         self.value_table = nn.Parameter(torch.empty(rows, d_head).normal_(std=0.02))
@@ -156,34 +159,3 @@ class RelativeAttention(nn.Module):
         return relative_attention(
             query, key, value, self.key_table, self.value_table, dropout_p=dropout_p, **options
         )
-
-
-def check_query(query: Any, d_head: int) -> None:
-    """Raise unless the queries are (B, H, L, d), with d features per head."""
-    check_float_tensor("query", query)
-    check_rank("query", query, 4)
-    if query.shape[-1] != d_head:
-        wanted = f"{d_head} features per head"
-        raise argument_error(ValueError, "query", f"shape {shape_of(query)}", wanted)
-
-
-def check_tables(query: Any, key: Any, value: Any, key_table: Any, value_table: Any) -> None:
-    """Raise unless the tables fit: 2K + 1 rows, as wide as the keys and the values."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_float_tensor(name, tensor)
-        if tensor.ndim < 2:
-            raise argument_error(ValueError, name, f"shape {shape_of(tensor)}", "at least 2 axes")
-    check_float_tensor("key_table", key_table)
-    tables = {"key_table": (key_table, query.shape[-1])}
-    if value_table is not None:
-        check_float_tensor("value_table", value_table)
-        tables["value_table"] = value_table, value.shape[-1]
-    for name, (table, width) in tables.items():
-        check_rank(name, table, 2)
-        rows = len(key_table)
-        if table.shape != (rows, width) or rows % 2 == 0:
-            rows += rows % 2 == 0
-            came, wanted = f"shape {shape_of(table)}", f"({rows}, {width}), an odd number of rows"
-            raise argument_error(ValueError, name, came, wanted)
-        if table.dtype != query.dtype:
-            raise argument_error(TypeError, name, table.dtype, f"query's dtype {query.dtype}")

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import (
-    argument_error,
-    check_count,
-    check_integer_tensor,
-    check_positive,
-)
+from ..bounds import PositiveFloat, PositiveInt, Where
+from ..errors import argument_error
+from ..shapes import checked
 from .protocol import PositionScheme
 
 __all__ = ["SinusoidalPositions", "shift_matrix", "sinusoidal_positions"]
 
 LAYOUTS = ("interleaved", "halves")
+Layout = Literal[LAYOUTS]
+FloatDtype = Annotated[
+    torch.dtype, Where("a floating point dtype", lambda dtype: dtype.is_floating_point, TypeError)
+]
 
 # --- Sinusoids ------------------------------------------------------------------------------------
 
 
+@checked
 def sinusoidal_positions(
     positions: Int[Tensor, "*batch"],
-    d_model: int,
+    d_model: PositiveInt,
     *,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    dtype: torch.dtype = torch.float32,
+    base: PositiveFloat = 10000.0,
+    layout: Layout = "interleaved",
+    dtype: FloatDtype = torch.float32,
 ) -> Float[Tensor, "*batch D"]:
     """One vector a position: the sine and cosine of D/2 angles, the i-th of them pos / base^(2i/D).
 
@@ -44,16 +48,14 @@ def sinusoidal_positions(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    check_integer_tensor("positions", positions)
-    check_floating("dtype", dtype)
     angles = positions.double().unsqueeze(-1) * frequencies(d_model, base).to(positions.device)
     sines, cosines = angles.sin(), angles.cos()  # *batch ceil(D/2)
-    if check_layout(layout) == "halves":
+    if layout == "halves":
         return torch.cat((sines, cosines), -1)[..., :d_model].to(dtype)
     return torch.stack((sines, cosines), -1).flatten(-2)[..., :d_model].to(dtype)
 
 
-def frequencies(d_model: int, base: float = 10000.0) -> Float[Tensor, " pairs"]:
+def frequencies(d_model: PositiveInt, base: float = 10000.0) -> Float[Tensor, " pairs"]:
     """How far each pair of sine and cosine turns from a position to the next, in radians.
 
     1 / base^(2i/D) for i = 0 ... ceil(D/2) - 1, in float64: 1 for the first pair, close to 1/base
@@ -63,19 +65,18 @@ def frequencies(d_model: int, base: float = 10000.0) -> Float[Tensor, " pairs"]:
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.5.
     """
-    check_count("d_model", d_model)
-    check_positive("base", base)
     columns = torch.arange(0, d_model, 2, dtype=torch.float64)  # 2i
     return base ** (-columns / d_model)
 
 
+@checked
 def shift_matrix(
     offset: int,
-    d_model: int,
+    d_model: PositiveInt,
     *,
-    base: float = 10000.0,
-    layout: str = "interleaved",
-    dtype: torch.dtype = torch.float32,
+    base: PositiveFloat = 10000.0,
+    layout: Layout = "interleaved",
+    dtype: FloatDtype = torch.float32,
 ) -> Float[Tensor, "D D"]:
     """The matrix R that moves any position: R PE(pos) = PE(pos + offset), whatever pos is.
 
@@ -86,14 +87,12 @@ def shift_matrix(
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 3.5, the sentence about a fixed offset k.
     """
-    check_whole("offset", offset)
-    check_floating("dtype", dtype)
     angles = offset * frequencies(d_model, base)
     if d_model % 2:
         raise argument_error(
             ValueError, "d_model", d_model, "an even number: each sine needs its cosine"
         )
-    halves = check_layout(layout) == "halves"
+    halves = layout == "halves"
     sine = torch.arange(d_model // 2) * (1 if halves else 2)  # the columns of the sines
     cosine = sine + (d_model // 2 if halves else 1)
     turn = torch.zeros(d_model, d_model, dtype=torch.float64)
@@ -111,10 +110,12 @@ class SinusoidalPositions(PositionScheme):
     Source: Vaswani et al. 2017, section 3.5.
     """
 
-    def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+    @checked
+    def __init__(
+        self, d_model: PositiveInt, *, base: PositiveFloat = 10000.0, layout: Layout = "interleaved"
+    ) -> None:
         super().__init__()
-        frequencies(d_model, base)  # complains about both
-        self.d_model, self.base, self.layout = d_model, base, check_layout(layout)
+        self.d_model, self.base, self.layout = d_model, base, layout
         self.register_buffer("like", torch.empty(0), persistent=False)  # follows .to(dtype)
 
     def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
@@ -128,25 +129,3 @@ class SinusoidalPositions(PositionScheme):
     ) -> Float[Tensor, "B L D"]:
         """x + the vectors of its positions. Shapes: (B, L, D) -> (B, L, D)."""
         return x + self(position_ids).to(x.dtype)
-
-
-# --- Checks ---------------------------------------------------------------------------------------
-
-
-def check_layout(layout: object) -> str:
-    """The layout itself. Raises: ValueError unless it is a known one."""
-    if layout not in LAYOUTS:
-        raise argument_error(ValueError, "layout", repr(layout), '"interleaved" or "halves"')
-    return layout
-
-
-def check_floating(argument: str, dtype: object) -> None:
-    """Raise TypeError unless dtype is a floating point dtype."""
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise argument_error(TypeError, argument, dtype, "a floating point dtype")
-
-
-def check_whole(argument: str, value: object) -> None:
-    """Raise TypeError unless the value is an int, negative ones included."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise argument_error(TypeError, argument, type(value).__name__, "an int")
