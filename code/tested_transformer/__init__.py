@@ -41,7 +41,7 @@ PUBLIC = {
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
-    "models.convert": "transformer_from_torch transformer_to_torch",
+    "models.convert_torch": "transformer_from_torch transformer_to_torch",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",

@@ -143,7 +143,11 @@ P = torch.arange(3)
         (lambda: ALiBi("8"), TypeError, ["num_heads", "str"]),
         (lambda: ALiBi(2).bias(P.float(), P), TypeError, ["query_ids", "float32"]),
         (lambda: ALiBi(2).bias(P, [0]), TypeError, ["key_ids", "list"]),
-        (lambda: ALiBi(2).bias(P, P[None, None]), ValueError, ["key_ids", "(S,) or (B, S)", "(1, 1, 3)"]),
+        (
+            lambda: ALiBi(2).bias(P, P[None, None]),
+            ValueError,
+            ["key_ids", "(S,) or (B, S)", "(1, 1, 3)"],
+        ),
         (
             lambda: MultiHeadAttention(6, 3, positions=ALiBi(2))(torch.ones(1, 2, 6)),
             ValueError,
