@@ -483,3 +483,25 @@ print(combine_masks(causal_mask(2), None).tolist())
         [sys.executable, "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[[True, False], [True, True]]", done.stderr
+
+
+def test_a_right_call_does_not_excuse_the_next():
+    @checked(D="size")
+    def scale(
+        x: Float[Tensor, "B D"],
+        size: int,
+        ids: Annotated[Int[Tensor, " B"], AtLeast(0)],
+        flag: bool,
+    ) -> None:
+        return None
+
+    x, ids = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
+    for _ in range(2):
+        scale(x, 3, ids, True)
+    wrong = [
+        (x, 4, ids, True), (x, 3, ids - 1, True), (x, 3, ids, 1), (x.long(), 3, ids, True),
+        (x[:1], 3, ids, True), (x, 3, None, True),
+    ]  # fmt: skip
+    for call in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            scale(*call)
