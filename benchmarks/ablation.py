@@ -15,7 +15,7 @@ import time
 import torch
 from record import measure_missing
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import Pair, make_batches, single_numbers
 from tested_transformer.data.number_words import LARGEST, german_words
 from tested_transformer.experiments.ch10_ablation import ABLATIONS, trainer_without

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from tested_transformer.layers.multi_head import MultiHeadAttention
-from tested_transformer.models.convert import transformer_from_torch, transformer_to_torch
+from tested_transformer.models.convert_torch import transformer_from_torch, transformer_to_torch
 from tested_transformer.positions.sinusoidal import sinusoidal_positions
 
 RESULTS = Path(__file__).parent / "results" / "model.json"

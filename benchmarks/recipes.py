@@ -17,7 +17,7 @@ import time
 import torch
 from record import measure_missing
 
-from tested_transformer.analysis.mistakes import find_mistakes, translate
+from tested_transformer.analysis.translation import find_mistakes, translate
 from tested_transformer.data import (
     Pair,
     Split,

@@ -14,7 +14,7 @@ from statistics import mean
 import torch
 from record import measure_missing
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import Split, single_numbers
 from tested_transformer.data.subwords import Cut, Subwords, characters, resegment, written_words
 from tested_transformer.experiments.ch10_number_models import number_trainer

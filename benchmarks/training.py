@@ -17,11 +17,11 @@ import torch
 from record import read_rows, write_rows
 from torch import nn
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import Split, single_numbers
 from tested_transformer.experiments.ch10_number_models import number_trainer
 from tested_transformer.layers.blocks import position_ids
-from tested_transformer.models.convert import stack_pairs, transformer_to_torch
+from tested_transformer.models.convert_torch import stack_pairs, transformer_to_torch
 from tested_transformer.models.transformer import Transformer
 from tested_transformer.training.trainer import Recipe, Trainer
 

@@ -15,7 +15,7 @@ import time
 import torch
 from record import measure_missing
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import make_batch, number_pair
 from tested_transformer.experiments.ch10_number_models import first_numbers, first_trainer
 from tested_transformer.training.trainer import Recipe, Trainer

@@ -15,7 +15,7 @@ from collections import Counter
 import torch
 from record import measure_missing
 
-from tested_transformer.analysis.mistakes import Mistake, find_mistakes
+from tested_transformer.analysis.translation import Mistake, find_mistakes
 from tested_transformer.data import Pair, Split, Vocabulary, number_rows, single_numbers
 from tested_transformer.experiments.ch10_number_models import number_trainer
 from tested_transformer.models.recurrent import RecurrentConfig, RecurrentTranslator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +45,10 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
     Checks that concern no case any more go too, and are named.
     """
 
-    @lru_cache(maxsize=4)  # the reference remembers its answers with the cases
-    def cases(seed: int) -> tuple[Case, ...]:
-        return tuple(kept for case in spec.cases(seed) if (kept := keep(case)) is not None)
+    def cases(rng: np.random.Generator) -> list[Case]:
+        return [kept for case in spec.cases(rng) if (kept := keep(case)) is not None]
 
-    before, given = spec.cases(0), cases(0)
+    before, given = spec.draw(0), cases(np.random.default_rng(0))
     checks = tuple(check for check in spec.checks if any(map(check.concerns, given)))
     count = f"{len(before) - len(given)} of {len(before)}"
     gone = tuple(check.name for check in spec.checks if check not in checks)

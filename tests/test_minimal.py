@@ -13,7 +13,7 @@ from torch.nn import functional
 from minimal_specs import PARTS_OF, TRIALS, as_text, copied, left_out, narrowed_for
 from same_numbers import assert_same_numbers, in_dtype, shake
 from tested_transformer import minimal
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import make_batches, single_numbers
 from tested_transformer.experiments.ch10_number_models import load_number_model
 from tested_transformer.generation.decoding_state import Seq2SeqState
@@ -141,7 +141,7 @@ def test_each_part_passes_the_packages_spec(name):
         verdict = judge(spec, TRIALS[name].candidate, seed=seed)
         assert verdict.passed, verdict
         assert not verdict.skipped
-        assert verdict.num_cases == len(spec.cases(seed))
+        assert verdict.num_cases == len(spec.draw(seed))
 
 
 @pytest.mark.slow
@@ -155,13 +155,13 @@ def test_dtypes_fully_masked_rows_and_gradients_stay():
     """These may not be narrowed away."""
     for name, trial in TRIALS.items():
         left, whole = narrowed_for(name), trial.spec
-        dtypes = [{case.dtype for case in spec.cases(0)} for spec in (left, whole)]
+        dtypes = [{case.dtype for case in spec.draw(0)} for spec in (left, whole)]
         assert dtypes[0] == dtypes[1], name
         gone = {check.name for check in whole.checks} - {check.name for check in left.checks}
         assert not [check for check in gone if "gradient" in check or "empty row" in check], name
     half = {torch.bfloat16, torch.float16}
     for name in ("attention", "masked_softmax", "LayerNorm"):
-        assert half < {case.dtype for case in narrowed_for(name).cases(0)}
+        assert half < {case.dtype for case in narrowed_for(name).draw(0)}
     assert "an empty row has no gradient" in [c.name for c in narrowed_for("attention").checks]
 
 

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.experiments.ch10_number_models import (
     SHIPPED,
     book_numbers,

@@ -41,7 +41,7 @@ PUBLIC = {
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
-    "models.convert": "transformer_from_torch transformer_to_torch",
+    "models.convert_torch": "transformer_from_torch transformer_to_torch",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
@@ -56,13 +56,13 @@ PUBLIC = {
     "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
-    "analysis.conventions": "compare_libraries",
+    "analysis.library_conventions": "compare_libraries",
     "analysis.counts": (
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
     "analysis.describe_mask": "describe_mask",
-    "analysis.mistakes": "find_mistakes translate",
+    "analysis.translation": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",
     "specs.judge": "judge",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from tested_transformer.analysis.mistakes import translate
+from tested_transformer.analysis.translation import translate
 from tested_transformer.data import BOS, EOS, pad, single_numbers
 from tested_transformer.experiments.ch10_ablation import (
     ABLATIONS,

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from tested_transformer.analysis.mistakes import find_mistakes
+from tested_transformer.analysis.translation import find_mistakes
 from tested_transformer.data import number_pair, single_numbers
 from tested_transformer.experiments.ch10_number_models import (
     SHIPPED,

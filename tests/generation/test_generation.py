@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
 from hf_copies import from_hf, small_hf
-from tested_transformer.analysis.mistakes import translate
+from tested_transformer.analysis.translation import translate
 from tested_transformer.data import EOS, Vocabulary, pad
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding_state import CausalState, Seq2SeqState

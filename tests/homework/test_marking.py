@@ -15,7 +15,7 @@ from course import ROOT, course
 import homework as tool
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment, assignment_names, part
-from tested_transformer.homework.hunts import judge_hunt
+from tested_transformer.homework.bug_hunts import judge_hunt
 from tested_transformer.homework.jail.bubblewrap import JailMissing, Limits
 from tested_transformer.homework.jail.worker import CONSTANTS
 from tested_transformer.homework.marking import mark_class

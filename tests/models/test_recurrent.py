@@ -7,7 +7,7 @@ import torch
 
 from same_numbers import assert_same_numbers, in_dtype, shake
 from tested_transformer import reference
-from tested_transformer.analysis.mistakes import find_mistakes, translate
+from tested_transformer.analysis.translation import find_mistakes, translate
 from tested_transformer.data import EOS, Vocabulary, pad, single_numbers
 from tested_transformer.generation.beam_search import beam_search
 from tested_transformer.generation.decoding_state import Seq2SeqState

@@ -18,7 +18,7 @@ from same_numbers import shake
 from tested_transformer import reference
 from tested_transformer.layers.cache import DecoderCache
 from tested_transformer.layers.residual import deepnorm_constants
-from tested_transformer.models.convert import transformer_to_torch
+from tested_transformer.models.convert_torch import transformer_to_torch
 from tested_transformer.models.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 PAD, REAL = 0, slice(1, None)

@@ -10,7 +10,7 @@ from torch import nn
 
 from same_numbers import assert_same_numbers, gradients_as_weights, in_dtype, shake
 from tested_transformer.layers.blocks import DecoderLayer, EncoderLayer
-from tested_transformer.models.convert import (
+from tested_transformer.models.convert_torch import (
     layer_pairs,
     stack_pairs,
     transformer_from_torch,

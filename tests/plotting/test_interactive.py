@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tested_transformer import plotting
-from tested_transformer.analysis.mistakes import find_mistakes, translate
+from tested_transformer.analysis.translation import find_mistakes, translate
 from tested_transformer.data import EOS, make_batch, number_pair
 from tested_transformer.data.number_words import german_words
 from tested_transformer.experiments.ch10_number_models import (

@@ -28,7 +28,7 @@ from tested_transformer import (
     load_parts,
     open_folder,
 )
-from tested_transformer.analysis.mistakes import translate
+from tested_transformer.analysis.translation import translate
 from tested_transformer.data import number_pair
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.experiments.ch10_number_models import load_number_model, number_trainer

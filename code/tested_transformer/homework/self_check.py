@@ -8,7 +8,7 @@ from typing import Any
 from ..reader.saved_parts import source_of
 from ..specs.judge import Verdict, judge
 from .assignments import part
-from .hunts import HuntVerdict, judge_hunt
+from .bug_hunts import HuntVerdict, judge_hunt
 from .submissions.forbidden import not_allowed
 from .tasks import Hunt
 

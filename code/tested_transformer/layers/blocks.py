@@ -1,67 +1,26 @@
 """What every family of models is built from: the embedding, the two kinds of layers, the first weights."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, OneOf, PositiveFloat, PositiveInt, Probability
-from ..errors import argument_error
+from ..bounds import PositiveInt
 from ..positions.learned import LearnedPositions
 from ..positions.protocol import PositionScheme
-from ..positions.sinusoidal import LAYOUTS, SinusoidalPositions
-from ..shapes import check_fields, checked
+from ..positions.sinusoidal import SinusoidalPositions
+from ..shapes import checked
 from .cache import LayerCache
-from .feed_forward import ACTIVATIONS, FeedForward
+from .config import NORMS, BlockConfig
+from .feed_forward import FeedForward
 from .multi_head import MultiHeadAttention
-from .norms import LayerNorm, RMSNorm
 from .resi_dual import ResiDual, ResiDualStack
-from .residual import NORM_PLACEMENTS, Residual, deepnorm_init
+from .residual import Residual, deepnorm_init
 from .stack import Stack
 
-__all__ = ["BlockConfig", "DecoderLayer", "Embedding", "EncoderLayer"]
-
-NORMS = {"layer": LayerNorm, "rms": RMSNorm}
-
-# --- Configuration --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockConfig:
-    """What embeddings and layers need to know: the base of every family's configuration.
-
-    Raises: TypeError or ValueError that name the field.
-    Source: Vaswani et al. 2017, table 3, for the defaults.
-    """
-
-    d_model: PositiveInt = 512
-    num_heads: PositiveInt = 8
-    d_ff: PositiveInt | None = None  # None: 4 x d_model
-    dropout: Probability = 0.1
-    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"
-    bias: bool = True  # in every linear layer and norm of the stacks
-    norm_placement: Annotated[str, OneOf(NORM_PLACEMENTS)] = "post"  # see Residual
-    norm: Annotated[str, OneOf(NORMS)] = "layer"
-    norm_eps: PositiveFloat = 1e-5
-    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    position_layout: Annotated[str, OneOf(LAYOUTS)] = (
-        "interleaved"  # of sinusoidal and rotary positions
-    )
-    max_length: PositiveInt | None = None  # for learned positions, which end somewhere
-    scale_embedding: bool = True  # times sqrt(d_model)
-    tied_output: bool = True  # the output layer's matrix is the embedding matrix
-    pad_id: Annotated[int, AtLeast(0)] | None = 0  # None: no token is padding
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.positions == "learned" and self.max_length is None:
-            raise argument_error(
-                TypeError, "max_length", "NoneType", "an int, for learned positions"
-            )
-        object.__setattr__(self, "d_ff", 4 * self.d_model if self.d_ff is None else self.d_ff)
+__all__ = ["DecoderLayer", "Embedding", "EncoderLayer"]
 
 
 # --- The parts ------------------------------------------------------------------------------------

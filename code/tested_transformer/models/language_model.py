@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..bounds import AtLeast, Below, Divides, PositiveInt
 from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
-    BlockConfig,
     Embedding,
     EncoderLayer,
     init_embedding,
@@ -24,6 +23,7 @@ from ..layers.blocks import (
     real_tokens,
 )
 from ..layers.cache import DecoderCache, WindowCache
+from ..layers.config import BlockConfig
 from ..layers.multi_head import head_size
 from ..layers.residual import deepnorm_constants
 from ..positions.alibi import ALiBi

@@ -12,7 +12,6 @@ from ..bounds import AtLeast, Below, Divides, PositiveInt
 from ..errors import argument_error
 from ..functional.masks import causal_mask, combine_masks, padding_mask_from_tokens
 from ..layers.blocks import (
-    BlockConfig,
     DecoderLayer,
     Embedding,
     EncoderLayer,
@@ -25,6 +24,7 @@ from ..layers.blocks import (
     real_tokens,
 )
 from ..layers.cache import DecoderCache
+from ..layers.config import BlockConfig
 from ..layers.residual import deepnorm_constants
 from ..shapes import checked
 

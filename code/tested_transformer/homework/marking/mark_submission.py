@@ -13,7 +13,7 @@ import numpy as np
 
 from ...specs.judge import Verdict, drawn, judge
 from ...specs.spec import Run, Spec, describe
-from ..hunts import HuntVerdict, judge_hunt
+from ..bug_hunts import HuntVerdict, judge_hunt
 from ..jail.bubblewrap import Limits
 from ..jail.remote import RemoteFunction
 from ..jail.session import Ended, JailSession

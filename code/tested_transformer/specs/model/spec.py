@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ... import reference
 from ...errors import argument_error, shape_of
-from ...models.convert import transformer_to_torch
+from ...models.convert_torch import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in

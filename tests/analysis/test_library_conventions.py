@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tested_transformer.analysis.conventions import LIBRARIES, QUESTIONS, compare_libraries
+from tested_transformer.analysis.library_conventions import LIBRARIES, QUESTIONS, compare_libraries
 from tested_transformer.experiments import ch04_leak as leak
 
 PLAIN, SDPA, WITH, WITHOUT, OURS = LIBRARIES

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from tested_transformer.data import number_pair
-from tested_transformer.plotting.forcing import teacher_forcing
 from tested_transformer.plotting.style import text_width
+from tested_transformer.plotting.teacher_forcing import teacher_forcing
 
 
 def drawn(source, target, **signs):
