@@ -36,7 +36,7 @@ SKIPPED, MASKED, FULL = 0, 1, 2  # what a tile of the scores may be
 class Partial(NamedTuple):
     """All that has to be kept of some keys: merged with that of the others, it gives the answer.
 
-    maximum: the largest score. total: the sum of exp(score - maximum). mixed: the same sum, each
+    maximum: the largest score. total: the sum of exp(score - maximum). accumulator: the same sum, each
     term times its value. Of no keys at all: -inf, 0 and zeros.
     """
 
@@ -62,7 +62,7 @@ def partial_softmax(
     Shapes: scores (*batch, L, S), value (*batch, S, dv), S at least 1.
     Source: Milakov & Gimelshein 2018, algorithm 3; Dao et al. 2022, section 3.1.
 
-    >>> summarize(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0], [5.0]])).mixed.tolist()
+    >>> partial_softmax(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0], [5.0]])).accumulator.tolist()
     [[8.0]]
     """
     maximum = scores.amax(-1)  # *batch L
@@ -76,8 +76,8 @@ def merge(first: Partial, second: Partial) -> Partial:
     Shapes: both alike.
     Source: Milakov & Gimelshein 2018, section 3.1; Dao et al. 2022, section 3.1.
 
-    >>> left = summarize(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
-    >>> right = summarize(torch.tensor([[1.0]]), torch.tensor([[5.0]]))
+    >>> left = partial_softmax(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
+    >>> right = partial_softmax(torch.tensor([[1.0]]), torch.tensor([[5.0]]))
     >>> normalize(merge(left, right))[0].tolist()
     [[4.0]]
     """
@@ -144,7 +144,7 @@ def online_softmax(
 def tiles(length: int, tile: int) -> Iterator[slice]:
     """Slices of `tile` places; the last is shorter where the length is no multiple.
 
-    >>> [(at.start, at.stop) for at in cut(5, 2)]
+    >>> [(at.start, at.stop) for at in tiles(5, 2)]
     [(0, 2), (2, 4), (4, 5)]
     """
     for start in range(0, length, tile):
