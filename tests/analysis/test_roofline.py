@@ -92,7 +92,7 @@ def test_a_decoding_step_does_as_many_operations_a_byte_as_heads_share_a_cache()
 
 
 def test_the_roof():
-    assert attainable(0, H100) == 0
+    assert attainable(0.0, H100) == 0
     assert attainable(H100.ridge, H100) == pytest.approx(H100.flops)
     assert attainable(math.nextafter(H100.ridge, 0) / 2, H100) == pytest.approx(H100.flops / 2)
     assert attainable(1e9, H100) == H100.flops

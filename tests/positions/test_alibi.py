@@ -114,7 +114,8 @@ def test_the_scheme_has_nothing_to_learn_or_store():
     assert not list(scheme.parameters())
     assert not scheme.state_dict()
     assert scheme.embed(x, torch.arange(3)) is x
-    assert scheme.rotate(x, x, torch.arange(3)) == (x, x)
+    heads = normal(2, 6, 3, 5)
+    assert scheme.rotate(heads, heads, torch.arange(3)) == (heads, heads)
     assert scheme.half().slopes(x.half()).dtype == torch.float32
     assert repr(scheme) == "ALiBi(6)"
 

@@ -39,7 +39,17 @@ def test_a_record_says_what_it_is_and_when_it_was_made(path):
 )
 def test_no_row_stands_twice(name):
     rows = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
-    keys = ("task", "model", "cut", "variant", "without", "method", "heads", "steps", "seed")
+    keys = (
+        "task",
+        "model",
+        "segmentation",
+        "variant",
+        "without",
+        "method",
+        "heads",
+        "steps",
+        "seed",
+    )
     named = [tuple(row.get(key) for key in keys) for row in rows]
     assert rows
     assert len(set(named)) == len(named)

@@ -51,8 +51,8 @@ class ResiDualStack(Stack):
     """
 
     def forward(
-        self, x: Float[Tensor, "B L D"], *inputs: Tensor, norm: nn.Module, **options: Any
-    ) -> tuple[Float[Tensor, "B L D"], list[list[Tensor]]]:
+        self, x: Float[Tensor, "*batch D"], *inputs: Tensor, norm: nn.Module, **options: Any
+    ) -> tuple[Float[Tensor, "*batch D"], list[list[Tensor]]]:
         """Every layer in turn, then x + norm(total)."""
         streams, weights = super().forward(torch.cat([x, x], dim=-1), *inputs, **options)
         x, total = split_streams(streams)

@@ -23,13 +23,13 @@ class Stack(nn.ModuleList):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        x: Float[Tensor, "*batch D"],
         *inputs: Tensor,
         norm: nn.Module | None = None,
         caches: list[Any] | None = None,
         return_weights: bool = False,
         **options: Any,
-    ) -> tuple[Float[Tensor, "B L D"], list[list[Tensor]]]:
+    ) -> tuple[Float[Tensor, "*batch D"], list[list[Tensor]]]:
         """Every layer in turn; inputs and options go to each, and to each its own cache."""
         caches, weights = [None] * len(self) if caches is None else caches, []
         if len(caches) != len(self):
