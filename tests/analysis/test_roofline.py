@@ -96,10 +96,10 @@ def test_the_roof():
     assert attainable(H100.ridge, H100) == pytest.approx(H100.flops)
     assert attainable(math.nextafter(H100.ridge, 0) / 2, H100) == pytest.approx(H100.flops / 2)
     assert attainable(1e9, H100) == H100.flops
-    assert least_seconds(H100.flops, 1, H100) == pytest.approx(1)
-    assert least_seconds(1, H100.bandwidth, H100) == pytest.approx(1)
-    assert least_seconds(0, H100.bandwidth, H100) == pytest.approx(1)
-    assert least_seconds(H100.flops, 0, H100) == pytest.approx(1)
+    assert least_seconds(H100.flops, 1.0, H100) == pytest.approx(1)
+    assert least_seconds(1.0, H100.bandwidth, H100) == pytest.approx(1)
+    assert least_seconds(0.0, H100.bandwidth, H100) == pytest.approx(1)
+    assert least_seconds(H100.flops, 0.0, H100) == pytest.approx(1)
 
 
 @pytest.mark.plain_types
