@@ -194,7 +194,7 @@ def test_the_judge_sees_that_an_argument_was_changed(student):
     check = Check("inputs", "Leave x alone.", lambda run, case: (
         Problem("x as it was", run.outcome(case).changed) if run.outcome(case).changed else None))  # fmt: skip
     spec = Spec("sum", "sum", ("x",), lambda x: x.sum(), lambda seed: [
-        Case("one", {"x": np.arange(3.0)})], [check])  # fmt: skip
+        Case("one", {"x": np.arange(3.0)})], [check], usual=())  # fmt: skip
     verdicts = [judge(spec, f) for f in (RemoteFunction(student, "fill"), here("fill"))]
     assert repr(verdicts[0]) == repr(verdicts[1])
     assert (verdicts[0].failed, verdicts[0].problem.got) == ("inputs", "x")
