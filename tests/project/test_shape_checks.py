@@ -21,7 +21,7 @@ ROW, WIDE, WORDS = torch.zeros(3), torch.zeros(2, 4), torch.zeros(3).long()
 def test_the_package_is_checked_where_it_was_asked_for(pytestconfig):
     asked = pytestconfig.getoption("jaxtyping_packages", None)
     with pytest.raises(TypeCheckError) if asked else nullcontext():
-        Stack([])(ROW)  # no layer, which would look at its shape
+        Stack([])(WORDS)  # integers, and no layer that would look at them
 
 
 @checked
