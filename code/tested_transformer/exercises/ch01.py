@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
+from ..data.number_words import german_words
 from ..errors import argument_error
 from ..specs.attention.spec import narrowed
 from ..specs.compare import Problem, compare
@@ -237,32 +238,10 @@ but the last must give its right neighbor a weight above 0.99.""",
 
 # --- 1.5: two numbers, one bag of morphemes -------------------------------------------------------
 
-UNITS = ["null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
-TENS = [
-    "",
-    "zehn",
-    "zwanzig",
-    "dreißig",
-    "vierzig",
-    "fünfzig",
-    "sechzig",
-    "siebzig",
-    "achtzig",
-    "neunzig",
-]
-
 
 def morphemes(number: int) -> list[str]:
-    """The German number word of 200 to 999 in pieces, for a tens digit that is not 1.
-
-    >>> morphemes(324), morphemes(203)
-    (['drei', 'hundert', 'vier', 'und', 'zwanzig'], ['zwei', 'hundert', 'drei'])
-    """
-    hundreds, tens, units = number // 100, number // 10 % 10, number % 10
-    words = [UNITS[hundreds], "hundert"]
-    if units:
-        words += [UNITS[units]] + (["und"] if tens else [])
-    return words + ([TENS[tens]] if tens else [])
+    """The German number word in pieces, the tens whole."""
+    return german_words(number, segmentation="coarse")
 
 
 def _check_number(answer: Any) -> int:
