@@ -756,10 +756,10 @@ def layer_plain(
 @mistake(
     "the norm on the stream",
     rejected_by="the direct way is free",
-    cause="norm(x + f(x)), the norm_placement of 2017, for x + f(norm(x)).",
+    cause="norm(x + f(x)), the norm placement of 2017, for x + f(norm(x)).",
 )
 def layer_post_norm(*given):
-    """The norm_placement of 2017."""
+    """The norm placement of 2017."""
     return layer_plain(*given, post=True)
 
 
@@ -890,11 +890,11 @@ def _memory_read(run: Run, case: Case) -> Problem | None:
 
 DECODER_LAYER = Spec(
     name="project.decoder_layer",
-    statement="decoder_layer(x, memory, target_real, source_real, own, cross, widen, narrow, gains, "
+    statement="decoder_layer(x, memory, target_real, source_real, own, cross, up_proj, down_proj, gains, "
     "num_heads) -> (B, L, D), pre-norm: x + sublayer(norm(x)) three times. x (B, L, D), memory (B, S, D), "
     "target_real (B, L) and source_real (B, S) True for what is no padding. own and cross (4, D, D): the "
-    "matrices of query, key, value, output, applied as t @ w; head h has columns h d to (h + 1) d. widen "
-    "(D, F), narrow (F, D) with a ReLU between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). "
+    "matrices of query, key, value, output, applied as t @ w; head h has columns h d to (h + 1) d. up_proj "
+    "(D, F), down_proj (F, D) with a ReLU between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). "
     "A query that may see nothing finds 0",
     required=LAYER_ARGUMENTS,
     reference=_layer_reference,
