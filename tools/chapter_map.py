@@ -92,7 +92,7 @@ def joined(words: list[str]) -> str:
 
 def page(book: list[Chapter]) -> str:
     """Both drawings as a part of a page; the style shows the one that fits."""
-    return f"````{{raw}} html\n{wide(book)}\n{down_proj(book)}\n````\n"
+    return f"````{{raw}} html\n{wide(book)}\n{narrow(book)}\n````\n"
 
 
 def node(chapter: Chapter, x: float, y: float, width: float, tall: float, lines: list[str]) -> str:
@@ -130,7 +130,7 @@ def svg(kind: str, width: float, height: float, parts: list[str]) -> str:
     ])  # fmt: skip
 
 
-def down_proj(book: list[Chapter]) -> str:
+def narrow(book: list[Chapter]) -> str:
     """Chapters one under the other, arcs at the left: the further, the wider."""
     middle = {chapter.number: ROW * row + LOW / 2 + 1 for row, chapter in enumerate(book)}
     edges = []
@@ -144,7 +144,7 @@ def down_proj(book: list[Chapter]) -> str:
         node(chapter, GUTTER, middle[chapter.number] - LOW / 2, PHONE - GUTTER - 1, LOW, [chapter.title])
         for chapter in book
     ]  # fmt: skip
-    return svg("down_proj", PHONE, ROW * len(book), edges + nodes)
+    return svg("narrow", PHONE, ROW * len(book), edges + nodes)
 
 
 def wide(book: list[Chapter]) -> str:

@@ -407,6 +407,6 @@ def test_what_goes_on_to_the_right_says_so(visit):
     assert "inset" in wide.evaluate("pre => getComputedStyle(pre).boxShadow")
     wide.evaluate("pre => pre.scrollTo(pre.scrollWidth, 0)")
     page.wait_for_function("pre => !pre.classList.contains('goes-on')", arg=wide, timeout=5000)
-    down_proj = page.evaluate("""() => [...document.querySelectorAll('.bd-article pre')].filter(
+    narrow = page.evaluate("""() => [...document.querySelectorAll('.bd-article pre')].filter(
         pre => pre.scrollWidth <= pre.clientWidth && pre.matches('.goes-on')).length""")
-    assert down_proj == 0
+    assert narrow == 0

@@ -219,7 +219,7 @@ def test_the_map_works_by_keyboard(page):
     page.wait_for_url(f"**/{chapters[-1].stem}.html")
 
 
-@pytest.mark.parametrize(("width", "kind"), [(360, "down_proj"), (768, "wide"), (1440, "wide")])
+@pytest.mark.parametrize(("width", "kind"), [(360, "narrow"), (768, "wide"), (1440, "wide")])
 def test_one_map_fits(page, width, kind):
     page.set_viewport_size({"width": width, "height": 900})
     seen = page.locator(".map:visible")

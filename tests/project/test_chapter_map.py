@@ -11,7 +11,7 @@ import yaml
 import chapter_map
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("wide", "down_proj")
+KINDS = ("wide", "narrow")
 both = pytest.mark.parametrize("kind", KINDS)
 
 
