@@ -172,7 +172,7 @@ def test_windows_code_page_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "argument_error"),
+    ("text", "message"),
     [
         ("", "line 1: expected a column `id`"),
         (f"{WHY}\n1\n", "line 1: expected a column `id`"),
@@ -192,10 +192,8 @@ def test_windows_code_page_is_read(tmp_path):
         (f'id,{FOUND}\n"two\nlines",1\ns01,x\n', "line 4, column hw09-found: .* got 'x'"),
     ],
 )  # fmt: skip
-def test_an_error_names_line_and_column(tmp_path, text, argument_error):
-    with pytest.raises(
-        ValueError, match=f"^points.csv, {argument_error}|^points.csv, .*{argument_error}$"
-    ):
+def test_an_error_names_line_and_column(tmp_path, text, message):
+    with pytest.raises(ValueError, match=f"^points.csv, {message}|^points.csv, .*{message}$"):
         filled(tmp_path, text, [*IDS, "two\nlines"])
 
 
@@ -340,16 +338,16 @@ def test_a_gradebook_of_nbgrader(gradebook):
 
 
 @pytest.mark.parametrize(
-    ("ids", "argument_error"),
+    ("ids", "message"),
     [
         (["s02/hw09/hw09"], "student s01: expected one submission with that id, got none"),
         (["s01/a/hw09/x", "s01/hw09/y"], "one submission with that id, got 's01/a/hw09/x', "),
         (["s011/hw09/hw09"], "got none"),
     ],
 )
-def test_a_student_who_is_not_one_submission(gradebook, ids, argument_error):
+def test_a_student_who_is_not_one_submission(gradebook, ids, message):
     path = gradebook("s01", WHY, manual_score=1.0)
-    with pytest.raises(ValueError, match=argument_error):
+    with pytest.raises(ValueError, match=message):
         read_manual(path, ASSIGNMENT, ids)
 
 

@@ -1,4 +1,4 @@
-"""Norms and residual norm_placement: against the loops, against torch, and what they argument_error about."""
+"""Norms and residual connections: against the loops, against torch, and what they refuse."""
 
 import copy
 import math

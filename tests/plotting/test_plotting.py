@@ -596,10 +596,10 @@ def test_ticks_of_logarithmic_axes():
         axes = drawn.figure.axes[0]
         return [[t.get_text() for t in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis)]
 
-    few, down_proj = labels([64, 128, 16384, 200000], [1, 2, 3, 40])
+    few, narrow = labels([64, 128, 16384, 200000], [1, 2, 3, 40])
     assert few == ["64", "128", "16384", "200k"]
     assert labels([20000, 50000, 200000], [1, 2, 3])[0] == ["20k", "50k", "200k"]
-    assert {"1", "2", "5", "10", "20"} <= set(down_proj)
+    assert {"1", "2", "5", "10", "20"} <= set(narrow)
     many, wide = labels(np.geomspace(1, 1e4, 30), np.geomspace(1e-4, 1e3, 30))
     assert all("10^" in text for text in many + wide if text)
 
