@@ -107,6 +107,10 @@ class Model:
         change(other.module)
         return other
 
+    def in_float64(self) -> Model:
+        """A copy that computes in float64, step by step, from which the tolerance is derived."""
+        return self.copied(lambda module: module.double())
+
     @property
     def takes_mask(self) -> bool:
         """Whether `logits` uses a mask: its signature says so, unless a class overrides this."""
@@ -251,8 +255,8 @@ class HuggingFace(Model):
         options: dict[str, Any] = {"use_cache": False} if "use_cache" in self.names else {}
         if position_ids is not None:
             options["position_ids"] = position_ids
-        elif mask is not None and self.takes_positions and self.causal:
-            options["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
+        elif mask is not None and self.takes_positions:
+            options["position_ids"] = _counted(mask)
         answer = self._answer(ids, mask, **options)
         return getattr(answer, "logits", answer[0])
 
@@ -263,7 +267,10 @@ class HuggingFace(Model):
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """What the model returns as its cache is handed on."""
-        answer = self._answer(ids, mask, use_cache=True, **{self.cache_name: cache})
+        options = {"use_cache": True, self.cache_name: cache}
+        if mask is not None and self.takes_positions:
+            options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
+        answer = self._answer(ids, mask, **options)
         return answer.logits, getattr(answer, self.cache_name)
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
@@ -280,15 +287,30 @@ class HuggingFace(Model):
         # Of what from_pretrained may have brought along nothing is wanted: plain greedy decoding.
         output = self.module.generate(
             ids, attention_mask=mask.long(), max_new_tokens=max_new, do_sample=False, num_beams=1,
-            eos_token_id=eos, pad_token_id=0,
+            eos_token_id=eos, pad_token_id=int(eos == 0),
         )  # fmt: skip
         return output[:, ids.shape[1] :]
+
+    def in_float64(self) -> Model:
+        """With each expert by itself: the grouped kernels count tokens in floating point."""
+
+        def widen(module: nn.Module) -> None:
+            module.double()
+            if hasattr(module, "set_experts_implementation"):
+                module.set_experts_implementation("eager")
+
+        return self.copied(widen)
 
     def variants(self) -> Iterator[tuple[str, Model]]:
         """Eager attention and SDPA, where the model has both."""
         if getattr(self.module, "_supports_sdpa", False):
             for kind in ("eager", "sdpa"):
                 yield f"{kind} attention", self.copied(lambda m, kind=kind: m.set_attn_implementation(kind))
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """Positions: how many real tokens stand before each."""
+    return (mask.long().cumsum(1) - 1).clamp(min=0)
 
 
 def adapted(model: Any, *, vocab_size: int | None = None) -> Model:
