@@ -226,7 +226,9 @@ class HuggingFace(Model):
         self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
         parameters = inspect.signature(module.forward).parameters
         self.names = set(parameters)
-        self.cache_name = next((n for n in ("past_key_values", "cache_params", "state") if n in parameters), None)
+        self.cache_name = next(
+            (n for n in ("past_key_values", "cache_params", "state") if n in parameters), None
+        )
 
     @property
     def takes_mask(self) -> bool:
@@ -305,7 +307,10 @@ class HuggingFace(Model):
         """Eager attention and SDPA, where the model has both."""
         if getattr(self.module, "_supports_sdpa", False):
             for kind in ("eager", "sdpa"):
-                yield f"{kind} attention", self.copied(lambda m, kind=kind: m.set_attn_implementation(kind))
+                yield (
+                    f"{kind} attention",
+                    self.copied(lambda m, kind=kind: m.set_attn_implementation(kind)),
+                )
 
 
 def _counted(mask: Tensor) -> Tensor:
