@@ -26,6 +26,7 @@ __all__ = ["PROPERTIES", "Property", "Report", "Result", "contract"]
 
 LENGTH = 9  # tokens of the longer text, where the model takes so many
 BIG = 1000.0  # what logits are driven to
+FAR = 8180  # a position whose angle a half-precision number cannot hold
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,20 @@ def reordered_cache(subject: Subject) -> str | None:
 
 @torch.no_grad()
 def cache_with_padding(subject: Subject) -> str | None:
-    """A text padded on the left, read in one pass and token by token."""
+    """A text padded on the left: in one pass, token by token, and token by token after its first half."""
     model = subject.model
     ids, mask = _padded(subject, "left", subject.length - 3)
-    whole, cache, answers = subject.logits(ids, mask), model.new_cache(), []
-    for end in range(1, ids.shape[1] + 1):
-        answer, cache = model.step(ids[:, end - 1 : end], cache, mask[:, :end])
-        answers.append(answer)
-    return subject.differ(whole, torch.cat(answers, dim=1), mask)
+    whole = subject.logits(ids, mask)
+    for first in (1, subject.length // 2 + 2):
+        cache, answers, start = model.new_cache(), [], 0
+        for end in range(first, ids.shape[1] + 1):
+            answer, cache = model.step(ids[:, start:end], cache, mask[:, :end])
+            answers.append(answer)
+            start = end
+        found = subject.differ(whole, torch.cat(answers, dim=1), mask)
+        if found:
+            return f"{first} at first, then one by one: {found}"
+    return None
 
 
 # --- What must not matter -------------------------------------------------------------------------
@@ -349,13 +356,18 @@ def order_matters(subject: Subject) -> str | None:
     return f"tokens 0 and 1 exchanged: the last token's logits move by {brief(far)}"
 
 
+@torch.no_grad()
 def mask_matters(subject: Subject) -> str | None:
     """Mask a real token: a later one must notice."""
     ids, mask = _padded(subject, "left", subject.length)
     mask[:, 0] = False
     if subject.model.pad_id is not None:
         ids = ids.masked_fill(~mask, subject.model.pad_id)
-    far = float((subject.logits(subject.ids)[:, 1] - subject.logits(ids, mask)[:, 1]).abs().max())
+    options = {}
+    if subject.model.takes_positions:  # the same ones: what counts is the mask
+        options["position_ids"] = torch.arange(subject.length).expand(2, -1)
+    before = subject.model.logits(subject.ids, **options)
+    far = float((before[:, 1] - subject.model.logits(ids, mask, **options)[:, 1]).abs().max())
     return None if far > subject.tolerance else "token 0 masked: token 1 stays the same"
 
 
@@ -417,28 +429,30 @@ def training_differs_by_dropout_alone(subject: Subject) -> str | None:
 
 @torch.no_grad()
 def low_precision_agrees(subject: Subject) -> str | None:
-    """bfloat16 against float32, within what rounding to bfloat16 can do; far from the beginning too."""
-    places: list[Tensor | None] = [None]
-    if subject.model.takes_positions and subject.model.max_length >= 64 and subject.model.causal:
-        places.append(torch.arange(8180, 8180 + subject.length).expand(2, -1))
-    for positions in places:
-        options = {} if positions is None else {"position_ids": positions}
-        try:
-            exact = subject.model.logits(subject.ids, **options)
-        except (IndexError, ValueError, RuntimeError):
-            if positions is None:
-                raise
-            continue  # a table of positions that ends before
-        low = subject.model.copied(lambda module: module.bfloat16())
-        again = subject.model.copied(lambda module: module.bfloat16().float())  # rounded weights
-        exact = again.logits(subject.ids, **options)
-        allowed = rounding_of(again, subject.ids, torch.bfloat16, **options)
-        far = float((low.logits(subject.ids, **options).float() - exact).abs().max())
-        allowed += 4 * torch.finfo(torch.bfloat16).eps * float(exact.abs().max())
+    """bfloat16 against float32 with the same rounded weights, at the beginning and far from it."""
+    low = subject.model.copied(lambda module: module.bfloat16())
+    exact = subject.model.copied(lambda module: module.bfloat16().float())
+    allowed = rounding_of(exact, subject.ids, torch.bfloat16)
+    allowed += 4 * torch.finfo(torch.bfloat16).eps * float(exact.logits(subject.ids).abs().max())
+    for start in (0, FAR) if _reaches(exact, FAR + subject.length) else (0,):
+        options = {}
+        if start:
+            places = torch.arange(start, start + subject.length)
+            options["position_ids"] = places.expand(2, -1)
+        answers = [model.logits(subject.ids, **options).float() for model in (low, exact)]
+        far = float((answers[0] - answers[1]).abs().max())
         if not far <= allowed:
-            where = "" if positions is None else ", at positions 8,180 and after"
-            return f"off by {brief(far)}{where}, where rounding explains {brief(allowed)}"
+            return f"off by {brief(far)} from position {start} on, where rounding explains {brief(allowed)}"
     return None
+
+
+def _reaches(model: Model, length: int) -> bool:
+    """Whether positions so large can be given."""
+    try:
+        model.logits(torch.ones(1, 1, dtype=torch.long), position_ids=torch.tensor([[length - 1]]))
+    except Exception:  # a table of positions that ends before, or no argument of that name
+        return False
+    return model.takes_positions and model.causal
 
 
 # --- Around the model -----------------------------------------------------------------------------
