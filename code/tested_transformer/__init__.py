@@ -68,7 +68,7 @@ PUBLIC = {
     "specs.judge": "judge",
     "specs.adapters": "Model",
     "specs.contract": "contract",
-    "specs.doors": "assert_contract assert_meets",
+    "reader.assertions": "assert_contract assert_meets",
     "reader.check": "check",
     "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",
