@@ -96,6 +96,7 @@ class Rules:
         parameters = inspect.signature(function).parameters.values()
         self.positional = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
         self.several = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
+        self.required = {p.name for p in parameters if p.default is p.empty and p.kind % 2}
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         named = [p.name for p in parameters if p.name in hints]
         options = [(name, options_of(hints[name])) for name in named]
@@ -118,6 +119,8 @@ class Rules:
         if known is not None and not self.changing:
             return
         given = dict(zip(self.positional, args, strict=False)) | kwargs
+        if not self.required <= given.keys():
+            return
         call = Call(self, self.defaults | given, known)
         for name, options in self.options if known is None else self.changing:
             if name in given:
@@ -186,10 +189,13 @@ def value_of(path: str, arguments: dict[str, Any]) -> Any:
     """The argument of that name, or what lies under it: `self.config.vocab`; under None lies None."""
     name, *attributes = path.split(".")
     value = arguments[name]
-    for attribute in attributes:
-        if value is None:
-            return None
-        value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
+    try:
+        for attribute in attributes if value is not None else ():
+            value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
+    except (AttributeError, IndexError):  # an argument of a wrong type, which its own check tells
+        if name == "self":
+            raise
+        value = None
     return value
 
 
