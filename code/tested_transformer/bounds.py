@@ -88,6 +88,8 @@ class OneOf(Where):
         super().__init__(one_of(known), known.__contains__)
 
 
+Text = Annotated[str, Where("at least one character", bool)]
+TokenID = Annotated[int, AtLeast(0), Below(2**63)]
 PositiveInt = Annotated[int, AtLeast(1)]
 NonNegativeInt = Annotated[int, AtLeast(0)]
 PositiveFloat = Annotated[float, Above(0)]

@@ -22,7 +22,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jaxtyping
@@ -33,6 +33,7 @@ from .bounds import Bound, Option, anything, plain_option
 from .errors import argument_error, shape_of
 
 SIMPLE = (bool, int, float, str)
+MANY = {int: "ints", float: "numbers", str: "strings"}
 NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 0
 
 
@@ -159,12 +160,35 @@ def options_of(hint: Any) -> list[Option]:
     if origin is Annotated:
         bounds = [one for one in inner[1:] if isinstance(one, Bound)]
         return [bounded(option, bounds) for option in options_of(inner[0])]
+    if origin in (list, tuple, Sequence, Iterable, Mapping, dict):
+        return [group_option(hint)]
     if origin not in (typing.Union, types.UnionType):
         return [shape_option(hint) if is_shape(hint) else plain_option(hint)]
     shapes = [one for one in inner if is_shape(one)]
     options = [option for one in inner if not is_shape(one) for option in options_of(one)]
     options.sort(key=lambda option: option.accepts is anything)  # a Literal accepts any type
     return [shape_option(*shapes), *options] if shapes else options
+
+
+def group_option(hint: Any) -> Option:
+    """A list, tuple, mapping ... and what each of its items may be; a string is none of them."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    each = [options_of(one) for one in inner if one is not ...]
+    size = len(inner) if origin is tuple and ... not in inner else None
+
+    def check(name: str, value: Any, call: Call) -> None:
+        if size is not None and len(value) != size:
+            raise argument_error(ValueError, name, f"{len(value)} values", f"{size} values")
+        if isinstance(value, Iterator):
+            return  # to look at its items is to take them away
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for number, (key, item) in enumerate(items):
+            check_value(f"{name}[{key!r}]", item, each[number if size else -1], call)
+
+    words = f"a {origin.__name__.lower()}".replace("a iter", "an iter")
+    plain = typing.get_args(inner[0])[0] if typing.get_origin(inner[0]) is Annotated else inner[0]
+    words += f" of {MANY[plain]}" if plain in MANY and (len(inner) == 1 or ... in inner) else ""
+    return Option(words, lambda v: isinstance(v, origin) and not isinstance(v, str | bytes), check)
 
 
 def is_changing(hint: Any) -> bool:

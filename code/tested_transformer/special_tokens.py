@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from .bounds import AtLeast, Below
+from .shapes import checked
+
 __all__ = ["pad"]
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+Int64 = Annotated[int, AtLeast(-(2**63)), Below(2**63)]
 
 
+@checked
 def pad(
-    sentences: Sequence[Sequence[int]], *, left: bool = False, value: int = PAD
+    sentences: Sequence[Sequence[Int64]], *, left: bool = False, value: Int64 = PAD
 ) -> Int[Tensor, "B L"]:
     """Sequences of several lengths as one tensor, padded on the right or on the left.
 
     Shapes: B lists -> (B, L), L the longest.
+    Raises: TypeError or ValueError that name the argument.
 
     >>> pad([[5, 6], [7]]).tolist()
     [[5, 6], [7, 0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +10,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..bounds import PositiveInt
-from ..errors import argument_error
-from ..shapes import checked
+from ..shapes import check_fields, checked
 from ..special_tokens import BOS, EOS, PAD, pad
-from .pairs import Pair
+from .pairs import Pair, Pairs
 from .vocabulary import Vocabulary
 
 __all__ = ["Batch", "make_batch", "make_batches"]
@@ -31,23 +29,26 @@ class Batch:
     target: Int[Tensor, "B L"]
     expected: Int[Tensor, "B L"]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def num_tokens(self) -> int:
         """How many words are to be said: padding does not count."""
         return int((self.expected != PAD).sum())
 
+    @checked
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         return Batch(*(t.to(device) for t in (self.source, self.target, self.expected)))
 
 
-def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) -> Batch:
+@checked
+def make_batch(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> Batch:
     """Some pairs as one batch.
 
-    Raises: ValueError for no pairs.
+    Raises: TypeError or ValueError that name the argument.
     """
-    if not pairs:
-        raise argument_error(ValueError, "pairs", "none", "at least one pair")
     said = [target.encode(pair.target) for pair in pairs]
     return Batch(
         pad([[*source.encode(pair.source), EOS] for pair in pairs]),
@@ -58,7 +59,7 @@ def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) ->
 
 @checked
 def make_batches(
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     source: Vocabulary,
     target: Vocabulary,
     *,
