@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
+import torch
+
 from .errors import argument_error
 
 
@@ -126,8 +128,8 @@ def anything(value: Any) -> bool:
 
 
 def is_int(value: Any) -> bool:
-    """Whether the value is an int; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether the value is an int, or stands for one while torch traces; True and False are not."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:

@@ -85,21 +85,24 @@ class Rules:
         self.positional = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
         self.several = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        named = [p.name for p in parameters if p.name in hints]
-        options = [(name, options_of(hints[name])) for name in named]
+        self.named = [p.name for p in parameters if p.name in hints]
+        options = [(name, options_of(hints[name])) for name in self.named]
         self.options = sorted(options, key=lambda pair: max(option.turn for option in pair[1]))
         self.nonempty = frozenset(f"{NEVER_EMPTY} {nonempty}".split())
         self.any_dtype, self.sizes = frozenset(any_dtype.split()), sizes or {}
-        self.changing = {name for name in named if is_changing(hints[name])}
+        self.changing = {name for name in self.named if is_changing(hints[name])}
         self.passed: set[tuple] = set()  # summaries of calls that were right
 
     def check(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Raise for the first argument that does not fit; a missing one is left to Python."""
         given = dict(zip(self.positional, args, strict=False)) | kwargs
+        summary = self.summary(given)
+        try:
+            if summary in self.passed:
+                return
+        except TypeError:  # a symbolic size, while torch traces, has no hash
+            summary = None
         call = Call(self, self.defaults | given)
-        summary = self.summary(given, call)
-        if summary in self.passed:
-            return
         for name, options in self.options:
             if name in given:
                 check_value(name, given[name], options, call)
@@ -109,18 +112,21 @@ class Rules:
         if summary is not None and len(self.passed) < 10_000:
             self.passed.add(summary)
 
-    def summary(self, given: dict[str, Any], call: Call) -> tuple | None:
+    def summary(self, given: dict[str, Any]) -> tuple | None:
         """All that the checks depend on, so that a call like an earlier one passes; None: check it."""
         if self.several is not None:
             return None
-        parts = [call.value_of(path) for path in self.sizes.values()]
-        for name, _ in self.options:
-            value = given.get(name)
-            if isinstance(value, Tensor) and name not in self.changing:
-                parts.append((value.shape, value.dtype, value.device))
-            elif value is None or (type(value) in SIMPLE and name not in self.changing):
-                parts.append((type(value), value, name in given))
-            else:
+        parts = [value_of(path, self.defaults | given) for path in self.sizes.values()]
+        for name, value in given.items():
+            if value is None:
+                parts.append(name)
+            elif name in self.changing:
+                return None
+            elif isinstance(value, Tensor):
+                parts += name, value.shape, value.dtype, value.device
+            elif type(value) in SIMPLE:
+                parts += name, type(value), value
+            elif name in self.named:
                 return None
         return tuple(parts)
 
@@ -141,14 +147,15 @@ class Call:
     def sizes(self) -> dict[str, Any]:
         """The size of each letter, a tuple for a star; at first those that plain arguments set."""
         paths = self.rules.sizes
-        known = {letter: self.value_of(path) for letter, path in paths.items()}
+        known = {letter: value_of(path, self.arguments) for letter, path in paths.items()}
         self.origins = {letter: paths[letter] for letter in known if known[letter] is not None}
         return {letter: known[letter] for letter in self.origins}
 
-    def value_of(self, path: str) -> Any:
-        """The argument of that name, or what lies under it: `self.config.vocab`."""
-        name, *attributes = path.split(".")
-        return functools.reduce(getattr, attributes, self.arguments[name])
+
+def value_of(path: str, arguments: dict[str, Any]) -> Any:
+    """The argument of that name, or what lies under it: `self.config.vocab`."""
+    name, *attributes = path.split(".")
+    return functools.reduce(getattr, attributes, arguments[name])
 
 
 # --- Annotations ----------------------------------------------------------------------------------
@@ -229,7 +236,9 @@ def bounded(option: Option, bounds: list[Bound]) -> Option:
 
 def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None:
     """Raise unless the value, or every value of a tensor, is within the bounds."""
-    limits = [call.value_of(b.limit) if isinstance(b.limit, str) else b.limit for b in bounds]
+    limits = [
+        value_of(b.limit, call.arguments) if isinstance(b.limit, str) else b.limit for b in bounds
+    ]
     rules = [(b, limit) for b, limit in zip(bounds, limits, strict=True) if limit is not None]
     ends = extremes(value) if isinstance(value, Tensor) else (value,)
     for bound, limit in rules:

@@ -89,6 +89,7 @@ def window_mask(
     [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     """
     num_keys = num_queries if num_keys is None else num_keys
+    window = torch.sym_min(window, num_queries + num_keys)  # a larger one may not fit into int64
     return offsets(num_queries, num_keys, device).abs() < window
 
 
