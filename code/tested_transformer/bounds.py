@@ -6,6 +6,7 @@
     Annotated[float, Above(0), AtMost(1)]
     Annotated[int, Divides("d_model")]                  # the limit is another argument
     Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab")]   # all of its values
+    Annotated[Int[Tensor, "B L"], Below("V")]           # the size of an axis of a tensor before it
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ Text = Annotated[str, Where("at least one character", bool)]
 TokenID = Annotated[int, AtLeast(0), Below(2**63)]
 PositiveInt = Annotated[int, AtLeast(1)]
 NonNegativeInt = Annotated[int, AtLeast(0)]
+Seed = Annotated[int, AtLeast(0), Below(2**32)]
+NonNegativeFloat = Annotated[float, AtLeast(0)]
 PositiveFloat = Annotated[float, Above(0)]
 Probability = Annotated[float, Where("a probability in [0, 1)", lambda p: 0 <= p < 1)]
 
@@ -117,7 +120,11 @@ def plain_option(hint: Any) -> Option:
     cls = get_origin(hint) or hint
     if cls in PLAIN:
         return PLAIN[cls]
-    if isinstance(cls, type) and cls is not Any and not getattr(cls, "_is_protocol", False):
+    if (
+        isinstance(cls, type)
+        and cls is not Any
+        and (not getattr(cls, "_is_protocol", False) or getattr(cls, "_is_runtime_protocol", False))
+    ):
         return Option(name_of(cls), lambda value: isinstance(value, cls))
     return Option("", anything)
 

@@ -236,9 +236,8 @@ def bounded(option: Option, bounds: list[Bound]) -> Option:
 
 def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None:
     """Raise unless the value, or every value of a tensor, is within the bounds."""
-    limits = [
-        value_of(b.limit, call.arguments) if isinstance(b.limit, str) else b.limit for b in bounds
-    ]
+    known = call.arguments | call.sizes
+    limits = [value_of(b.limit, known) if isinstance(b.limit, str) else b.limit for b in bounds]
     rules = [(b, limit) for b, limit in zip(bounds, limits, strict=True) if limit is not None]
     ends = extremes(value) if isinstance(value, Tensor) else (value,)
     for bound, limit in rules:

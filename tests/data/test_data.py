@@ -58,7 +58,10 @@ def test_a_pair_in_words():
         (lambda: single_numbers(train=0), "train: expected at least 1, got 0"),
         (lambda: single_numbers(train=999_999, test=1), "train \\+ test: expected at most 999999"),
         (lambda: number_rows(train=900, test=100, most=1), "train \\+ test: expected at most 999"),
-        (lambda: number_rows(least=3, most=2), "most: expected at least least = 3 and at most 100, got 2"),
+        (
+            lambda: number_rows(least=3, most=2),
+            "most: expected at least least = 3 and at most 100, got 2",
+        ),
         (lambda: number_pair([1_000_000]), r"numbers\[0\]: expected at least 1 and at most 999999"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveFloat, PositiveInt, Probability
 from ..shapes import checked
 from .masks import Mask, combine_masks, masked_softmax
 
@@ -274,7 +274,7 @@ def draw(
 @checked(any_dtype="cost baseline")
 def reinforce_loss(
     scores: Float[Tensor, "*batch L S"],
-    choice: Int[Tensor, "*batch L"],
+    choice: Annotated[Int[Tensor, "*batch L"], AtLeast(-1), Below("S")],
     cost: Float[Tensor, "*batch L"],
     *,
     baseline: float | Float[Tensor, "*batch L"] = 0.0,

@@ -283,6 +283,12 @@ class DecoderCache:
         """Bytes set aside in all layers."""
         return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
 
+    @property
+    def batch(self) -> int | None:
+        """How many sequences there are; None before the first call."""
+        return None if self.real is None else self.real.shape[0]
+
+    @checked
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
         """Remember which tokens of a new chunk are real; return those of all tokens so far."""
         if self.real is not None and self.real.shape[0] != real.shape[0]:
@@ -291,8 +297,12 @@ class DecoderCache:
         self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
         return self.real
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these sequences of the batch, in this order, in every layer."""
+    @checked
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
+        """Keep these sequences of the batch, in this order, in every layer.
+
+        Raises: TypeError or ValueError for rows that are no such numbers.
+        """
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
@@ -300,8 +310,12 @@ class DecoderCache:
                 cache.reorder(rows)
         self.real = self.real[rows]
 
-    def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens, in every layer."""
+    @checked
+    def truncate(self, length: Annotated[int, AtLeast(0), AtMost("self.length")]) -> None:
+        """Forget everything after the first `length` tokens, in every layer.
+
+        Raises: TypeError or ValueError for a length that is not in 0 to the present one.
+        """
         for layer in self.layers:
             layer.own.truncate(length)
-        self.real = self.real[:, :length]
+        self.real = None if self.real is None else self.real[:, :length]
