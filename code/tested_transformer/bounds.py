@@ -120,11 +120,10 @@ def plain_option(hint: Any) -> Option:
     cls = get_origin(hint) or hint
     if cls in PLAIN:
         return PLAIN[cls]
-    if (
-        isinstance(cls, type)
-        and cls is not Any
-        and (not getattr(cls, "_is_protocol", False) or getattr(cls, "_is_runtime_protocol", False))
-    ):
+    unknown = getattr(cls, "_is_protocol", False) and not getattr(
+        cls, "_is_runtime_protocol", False
+    )
+    if isinstance(cls, type) and cls is not Any and not unknown:
         return Option(name_of(cls), lambda value: isinstance(value, cls))
     return Option("", anything)
 

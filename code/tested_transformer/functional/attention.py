@@ -102,8 +102,10 @@ def pick(name: str, inputs: AttentionInputs) -> ModuleType:
     Raises: BackendError if the backend named cannot serve the call.
     """
     if name == "auto":
-        order = ("flash", "fused", "plain") if flash.is_tuned_for(inputs) else ("fused", "plain")
-        return next(BACKENDS[one] for one in order if not BACKENDS[one].unsupported_reason(inputs))
+        for one in ("flash", "fused") if flash.is_tuned_for(inputs) else ("fused",):
+            if not BACKENDS[one].unsupported_reason(inputs):
+                return BACKENDS[one]
+        return BACKENDS["plain"]  # which serves every call
     reason = BACKENDS[name].unsupported_reason(inputs)
     if reason:
         raise BackendError(f'backend "{name}": {reason}')

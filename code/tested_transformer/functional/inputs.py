@@ -118,10 +118,9 @@ def transforms() -> list[str]:
     """
     if torch.compiler.is_compiling():
         return []
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    modes = [level.key().name.lower() for level in stack]
-    forward = forward_ad._current_level >= 0 and "jvp" not in modes
-    return [*modes, "jvp"] if forward else modes
+    stack = torch._C._functorch.get_interpreter_stack()
+    modes = [level.key().name.lower() for level in stack] if stack else []
+    return [*modes, "jvp"] if forward_ad._current_level >= 0 and "jvp" not in modes else modes
 
 
 def refuse_second_derivative(backend: str, output: Tensor) -> Tensor:

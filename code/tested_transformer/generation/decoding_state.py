@@ -61,7 +61,7 @@ class Seq2SeqState:
         return len(self.memory)
 
     @torch.no_grad()
-    @checked
+    @checked(like="self.memory")
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens of the target; return the logits of the token after the last."""
         if self.cache is None:
@@ -71,7 +71,7 @@ class Seq2SeqState:
         )  # B L V
         return logits[:, -1]
 
-    @checked
+    @checked(like="self.memory")
     def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences, in this order."""
         self.memory = self.memory[rows]

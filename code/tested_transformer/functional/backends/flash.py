@@ -67,10 +67,11 @@ def unsupported_tensors(query: Tensor, value: Tensor) -> str | None:
 
 def is_tuned_for(call: AttentionInputs) -> bool:
     """Is the call of the kind that the kernels are tuned for? "auto" leaves all others to SDPA."""
+    if not call.query.is_cuda:
+        return False
     others = (call.mask, call.bias, call.key_lengths, call.alibi_slopes)
     return (
-        call.query.is_cuda
-        and call.query.dtype in (torch.float16, torch.bfloat16)
+        call.query.dtype in (torch.float16, torch.bfloat16)
         and call.query.shape[-1] <= 128
         and call.dropout_p == 0
         and all(other is None for other in others)
