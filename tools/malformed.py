@@ -234,9 +234,9 @@ def is_malformed(target: Target, arguments: dict[str, Any], name: str, kind: str
     if kind == "type":
         return not fits(value, hint)
     if kind == "value":
-        return (
-            isinstance(value, Tensor) or not _bounds_of(hint) or not within(value, _bounds_of(hint))
-        )
+        if isinstance(value, Tensor) or _bounds_of(hint):
+            return isinstance(value, Tensor) or not within(value, _bounds_of(hint))
+        return value != 0 if not fits(0.5, hint) else value - value != 0  # NaN and the infinities
     tensors = {key: each for key, each in arguments.items() if isinstance(each, Tensor)}
     has_state = target.owner is not None and (
         issubclass(target.owner, nn.Module) or target.owner.__name__.endswith(("Cache", "State"))

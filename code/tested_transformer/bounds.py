@@ -92,6 +92,7 @@ class OneOf(Where):
 
 
 Text = Annotated[str, Where("at least one character", bool)]
+Int64 = Annotated[int, AtLeast(-(2**63)), Below(2**63)]
 TokenID = Annotated[int, AtLeast(0), Below(2**63)]
 PositiveInt = Annotated[int, AtLeast(1)]
 NonNegativeInt = Annotated[int, AtLeast(0)]

@@ -22,7 +22,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jaxtyping
@@ -34,7 +34,7 @@ from .errors import argument_error, shape_of, type_of
 
 SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
 MANY = {int: "ints", float: "numbers", str: "strings"}
-GROUPS = (list, tuple, Sequence, Iterable, Mapping, dict)
+GROUPS = (list, tuple, dict, Sequence, Collection, Iterable, Mapping)
 NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 0
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .bounds import AtLeast, Below
+from .bounds import Int64
 from .shapes import checked
 
 __all__ = ["pad"]
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
-Int64 = Annotated[int, AtLeast(-(2**63)), Below(2**63)]
 
 
 @checked

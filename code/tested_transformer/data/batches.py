@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Annotated
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
+from ..bounds import AtLeast, Device, NonNegativeInt, PositiveInt
 from ..shapes import check_fields, checked
 from ..special_tokens import BOS, EOS, PAD, pad
 from .pairs import Pair, Pairs
@@ -25,9 +25,9 @@ class Batch:
     Shapes: source (B, S), target and expected (B, L); target starts with BOS, expected ends with EOS.
     """
 
-    source: Int[Tensor, "B S"]
-    target: Int[Tensor, "B L"]
-    expected: Int[Tensor, "B L"]
+    source: Annotated[Int[Tensor, "B S"], AtLeast(0)]
+    target: Annotated[Int[Tensor, "B L"], AtLeast(0)]
+    expected: Annotated[Int[Tensor, "B L"], AtLeast(0)]
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -38,7 +38,7 @@ class Batch:
         return int((self.expected != PAD).sum())
 
     @checked
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: Device) -> Batch:
         """The same batch on another device."""
         return Batch(*(t.to(device) for t in (self.source, self.target, self.expected)))
 
@@ -64,7 +64,7 @@ def make_batches(
     target: Vocabulary,
     *,
     batch_size: PositiveInt = 64,
-    seed: int = 0,
+    seed: NonNegativeInt = 0,
     bucket: PositiveInt = 50,
 ) -> list[Batch]:
     """All pairs once, shuffled by the seed, in batches of like length.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt, Text, Where
+from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt, Seed, Text, Where
 from ..errors import argument_error
 from ..shapes import checked
 from .number_words import LARGEST, Number, english_words, german_words
@@ -38,7 +38,7 @@ class Split:
 
 @checked
 def single_numbers(
-    *, train: PositiveInt = 20_000, test: NonNegativeInt = 2_000, seed: int = 0
+    *, train: PositiveInt = 20_000, test: NonNegativeInt = 2_000, seed: Seed = 0
 ) -> Split:
     """Numbers from 1 to 999,999 in German and English words, every number at most once.
 
@@ -59,7 +59,7 @@ def number_rows(
     test: NonNegativeInt = 2_000,
     least: PositiveInt = 1,
     most: Annotated[int, AtLeast("least"), AtMost(100)] = 8,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Split:
     """Rows of `least` to `most` numbers below a thousand, set apart by commas; no row comes twice.
 

@@ -111,7 +111,7 @@ class CausalState:
             tokens = self.prefix_ids = _append(self.prefix_ids, tokens)
         return self.model(tokens, cache=self.cache)[:, -1]
 
-    @checked
+    @checked(like="self.prefix_ids")
     def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences, in this order."""
         if self.cache is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..bounds import Above, AtLeast, AtMost, Below, PositiveFloat, PositiveInt
 from ..shapes import check_fields, checked
 
+TokenIDs = Annotated[Int[Tensor, "B L"], AtLeast(0), Below("V")]
 Share = Annotated[float, Above(0), AtMost(1)]
 
 __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
@@ -20,7 +21,7 @@ __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
 @checked
 def repetition_penalty(
     logits: Float[Tensor, "B V"],
-    prefix_ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("V")],
+    prefix_ids: TokenIDs,
     penalty: PositiveFloat,
 ) -> Float[Tensor, "B V"]:
     """Make tokens of the prefix less probable: divide a positive logit, multiply a negative one.
@@ -95,9 +96,7 @@ class Sampling:
         check_fields(self)
 
     @checked
-    def shape(
-        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
-    ) -> Float[Tensor, "B V"]:
+    def shape(self, logits: Float[Tensor, "B V"], prefix_ids: TokenIDs) -> Float[Tensor, "B V"]:
         """The logits after penalty, temperature and filters."""
         if self.repetition_penalty != 1.0:
             logits = repetition_penalty(logits, prefix_ids, self.repetition_penalty)
@@ -108,9 +107,7 @@ class Sampling:
         return logits if self.top_p is None else top_p_filter(logits, self.top_p)
 
     @checked
-    def choose(
-        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
-    ) -> Int[Tensor, " B"]:
+    def choose(self, logits: Float[Tensor, "B V"], prefix_ids: TokenIDs) -> Int[Tensor, " B"]:
         """One token for each sequence."""
         shaped = self.shape(logits, prefix_ids)
         if self.temperature == 0:

@@ -288,7 +288,7 @@ class DecoderCache:
         """How many sequences there are; None before the first call."""
         return None if self.real is None else self.real.shape[0]
 
-    @checked
+    @checked(like="self.real")
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
         """Remember which tokens of a new chunk are real; return those of all tokens so far."""
         if self.real is not None and self.real.shape[0] != real.shape[0]:
@@ -297,7 +297,7 @@ class DecoderCache:
         self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
         return self.real
 
-    @checked
+    @checked(like="self.real")
     def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences of the batch, in this order, in every layer.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bounds import AtLeast, Below, Probability
+from ..bounds import AtLeast, Below, Int64, Probability
 from ..shapes import checked
 
 __all__ = ["cross_entropy", "token_accuracy"]
@@ -19,7 +19,7 @@ def cross_entropy(
     logits: Float[Tensor, "*batch V"],
     expected: Int[Tensor, "*batch"],
     *,
-    ignore: int | None = 0,
+    ignore: Int64 | None = 0,
     label_smoothing: Probability = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Float[Tensor, ""]:
@@ -49,7 +49,7 @@ def cross_entropy(
 
 @checked
 def token_accuracy(
-    logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: int | None = 0
+    logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: Int64 | None = 0
 ) -> float:
     """The share of expected words that the model finds likeliest, padding left out.
 
