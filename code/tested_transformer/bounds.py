@@ -102,6 +102,17 @@ PositiveFloat = Annotated[float, Above(0)]
 Probability = Annotated[float, Where("a probability in [0, 1)", lambda p: 0 <= p < 1)]
 
 
+def is_device(value: Any) -> bool:
+    """Whether a tensor can be made there."""
+    try:
+        return torch.empty(0, device=value) is not None
+    except (RuntimeError, AssertionError, ValueError):  # AssertionError: PyTorch without CUDA
+        return False
+
+
+Device = Annotated[torch.device | str, Where('a device of this machine, such as "cpu"', is_device)]
+
+
 # --- Types ----------------------------------------------------------------------------------------
 
 
@@ -154,6 +165,14 @@ def check_choice(known: tuple, name: str, value: Any, call: Any) -> None:
     """Raise ValueError unless the value is one of a Literal's."""
     if not any(type(value) is type(one) and value == one for one in known):
         raise argument_error(ValueError, name, repr(value), one_of(known))
+
+
+def check_known(argument: str, thing: Any, wanted: dict[str, tuple]) -> None:
+    """Raise ValueError unless each of these attributes of an argument has one of the values."""
+    for name, known in wanted.items():
+        value = getattr(thing, name)
+        if value not in known:
+            raise argument_error(ValueError, f"{argument}.{name}", repr(value), one_of(known))
 
 
 def one_of(known: Iterable[Any]) -> str:

@@ -51,8 +51,8 @@ def checked(
 
     nonempty: more letters whose axes must not be 0: `nonempty="B L"`.
     any_dtype: floating point tensors that need not have the others' dtype: `any_dtype="bias"`.
-    like: a tensor whose dtype and device the arguments must have: `@checked(like="self.weight")`.
-        Under autocast, which casts, any floating point dtype will do.
+    like: a tensor whose dtype and device the others must have: `@checked(like="self.weight")`, or
+        `like="x"`, an argument. Under autocast, which casts, any floating point dtype will do.
     sizes: what sets a letter's size, an argument or something of it: `@checked(D="self.d_model")`,
         `@checked(S="num_keys")`, `@checked(B="cache.real.shape.0")`; None sets nothing.
 
@@ -175,10 +175,12 @@ class Call:
         self.rules, self.arguments = rules, arguments
         sizes = {letter: value_of(path, arguments) for letter, path in rules.sizes.items()}
         sizes = {letter: size for letter, size in sizes.items() if size is not None}
-        self.origins = {letter: rules.sizes[letter] for letter in sizes}  # who has set the size
+        origins = {letter: rules.sizes[letter].partition(".shape.")[0] for letter in sizes}
+        self.origins = {letter: origins[letter].replace("._", ".") for letter in sizes}
         self.sizes: dict[str, Any] = sizes if known is None else known  # a tuple for a star
         own = value_of(rules.like, arguments) if rules.like else None
-        first = ("the layer", own) if isinstance(own, Tensor) else None
+        owner = "the layer" if rules.of_self else rules.like
+        first = (owner, own) if isinstance(own, Tensor) else None
         self.first: tuple[str, Tensor] | None = first
         self.first_float: tuple[str, Tensor] | None = first
         self.casts = first is not None and autocasts(own)  # any dtype fits then
@@ -309,7 +311,8 @@ def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None
     for bound, limit in rules:
         if not all(bound.holds(end, limit) for end in ends):
             wanted = " and ".join(rule.expected(limit) for rule, limit in rules)
-            raise argument_error(bound.error, name, " to ".join(map(repr, ends)), wanted)
+            came = [repr(end) if isinstance(end, SIMPLE) else type_of(end) for end in ends]
+            raise argument_error(bound.error, name, " to ".join(came), wanted)
 
 
 def limit_of(bound: Bound, call: Call) -> Any:

@@ -192,6 +192,7 @@ def attend(
     return (output, weights.to(value.dtype)) if return_weights else output
 
 
+@checked(any_dtype="value")
 def kernel_regression(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],

@@ -103,12 +103,12 @@ class LanguageModel(nn.Module):
             self.output.weight = self.embedding.table.weight
         self.reset_parameters()
 
-    @checked
+    @checked(like="self.output.weight", B="cache.real.shape.0", H="self.config.num_heads")
     def forward(
         self,
         ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab_size")],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], list[Tensor]]:
@@ -149,7 +149,8 @@ class LanguageModel(nn.Module):
             return None
         return self.alibi.bias(positions[:, -length:], positions)
 
-    def new_cache(self, *, capacity: int = 64) -> DecoderCache:
+    @checked
+    def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
         """An empty cache for `forward`; with a window it keeps no more than the window."""
         window = self.config.window
         own = None if window is None else partial(WindowCache, window)
