@@ -6,6 +6,7 @@
     Annotated[float, Above(0), AtMost(1)]
     Annotated[int, Divides("d_model")]                  # the limit is another argument
     Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab")]   # all of its values
+    Annotated[Int[Tensor, "B L"], Below("V")]           # the size of an axis of a tensor before it
 """
 
 from __future__ import annotations
@@ -90,8 +91,13 @@ class OneOf(Where):
         super().__init__(one_of(known), known.__contains__)
 
 
+Text = Annotated[str, Where("at least one character", bool)]
+Int64 = Annotated[int, AtLeast(-(2**63)), Below(2**63)]
+TokenID = Annotated[int, AtLeast(0), Below(2**63)]
 PositiveInt = Annotated[int, AtLeast(1)]
 NonNegativeInt = Annotated[int, AtLeast(0)]
+Seed = Annotated[int, AtLeast(0), Below(2**32)]
+NonNegativeFloat = Annotated[float, AtLeast(0)]
 PositiveFloat = Annotated[float, Above(0)]
 Probability = Annotated[float, Where("a probability in [0, 1)", lambda p: 0 <= p < 1)]
 

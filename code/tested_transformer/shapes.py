@@ -22,7 +22,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jaxtyping
@@ -33,6 +33,8 @@ from .bounds import Bound, Option, anything, plain_option
 from .errors import argument_error, shape_of, type_of
 
 SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
+MANY = {int: "ints", float: "numbers", str: "strings"}
+GROUPS = (list, tuple, dict, Sequence, Collection, Iterable, Mapping)
 NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 0
 
 
@@ -100,7 +102,9 @@ class Rules:
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         named = [p.name for p in parameters if p.name in hints]
         options = [(name, options_of(hints[name])) for name in named]
-        self.options = sorted(options, key=lambda pair: max(option.turn for option in pair[1]))
+        turns = {name: max(option.turn for option in choices) for name, choices in options}
+        later = {name for name in named if not turns[name] and is_changing(hints[name])}
+        self.options = sorted(options, key=lambda pair: (turns[pair[0]], pair[0] in later))
         self.nonempty = frozenset(f"{NEVER_EMPTY} {nonempty}".split())
         self.any_dtype, self.like, self.sizes = frozenset(any_dtype.split()), like, sizes or {}
         self.paths = [path for path in (like, *self.sizes.values()) if path]
@@ -188,14 +192,16 @@ class Call:
 def value_of(path: str, arguments: dict[str, Any]) -> Any:
     """The argument of that name, or what lies under it: `self.config.vocab`; under None lies None."""
     name, *attributes = path.split(".")
-    value = arguments[name]
+    value = arguments.get(name)
     try:
-        for attribute in attributes if value is not None else ():
+        for attribute in attributes:
+            if value is None:
+                return None
             value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
     except (AttributeError, IndexError):  # an argument of a wrong type, which its own check tells
         if name == "self":
             raise
-        value = None
+        return None
     return value
 
 
@@ -214,6 +220,8 @@ def options_of(hint: Any) -> list[Option]:
     if origin is Annotated:
         bounds = [one for one in inner[1:] if isinstance(one, Bound)]
         return [bounded(option, bounds) for option in options_of(inner[0])]
+    if origin in GROUPS:
+        return [group_option(hint)]
     if origin not in (typing.Union, types.UnionType):
         if getattr(hint, "_fields", None) and issubclass(hint, tuple):
             return [record_option(hint)]
@@ -222,6 +230,29 @@ def options_of(hint: Any) -> list[Option]:
     options = [option for one in inner if not is_shape(one) for option in options_of(one)]
     options.sort(key=lambda option: option.accepts is anything)  # a Literal accepts any type
     return [shape_option(*shapes), *options] if shapes else options
+
+
+def group_option(hint: Any) -> Option:
+    """A list, tuple, mapping ... and what each of its items may be; a string is none of them."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    each = [options_of(one) for one in inner if one is not ...]
+    size = len(inner) if origin is tuple and ... not in inner else None
+
+    def check(name: str, value: Any, call: Call) -> None:
+        if size is not None and len(value) != size:
+            raise argument_error(ValueError, name, f"{len(value)} values", f"{size} values")
+        if isinstance(value, Iterator):
+            return  # to look at its items is to take them away
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for number, (key, item) in enumerate(items):
+            options = each[number if size else -1]
+            if options[0].check is not None or not options[0].accepts(item):
+                check_value(f"{name}[{key!r}]", item, options, call)
+
+    words = f"a {origin.__name__.lower()}".replace("a iter", "an iter")
+    plain = typing.get_args(inner[0])[0] if typing.get_origin(inner[0]) is Annotated else inner[0]
+    words += f" of {MANY[plain]}" if plain in MANY and (len(inner) == 1 or ... in inner) else ""
+    return Option(words, lambda v: isinstance(v, origin) and not isinstance(v, str | bytes), check)
 
 
 def record_option(cls: type) -> Option:
@@ -247,7 +278,7 @@ def is_changing(hint: Any) -> bool:
 def is_bounded(hint: Any) -> bool:
     """Whether the check of a plain value looks at more than its type."""
     return (
-        typing.get_origin(hint) is typing.Literal
+        typing.get_origin(hint) in (typing.Literal, *GROUPS)
         or any(isinstance(one, Bound) for one in getattr(hint, "__metadata__", ()))
         or any(is_bounded(one) for one in typing.get_args(hint))
     )

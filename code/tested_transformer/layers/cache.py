@@ -287,17 +287,23 @@ class DecoderCache:
         """Bytes set aside in all layers."""
         return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
 
+    @property
+    def batch(self) -> int | None:
+        """How many sequences there are; None before the first call."""
+        return None if self.real is None else self.real.shape[0]
+
     @checked(B="self.real.shape.0", like="self.real")
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
         """Remember which tokens of a new chunk are real; return those of all tokens so far."""
         self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
         return self.real
 
-    @checked
-    def reorder(
-        self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.real.shape.0")]
-    ) -> None:
-        """Keep these sequences of the batch, in this order, in every layer."""
+    @checked(like="self.real")
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
+        """Keep these sequences of the batch, in this order, in every layer.
+
+        Raises: TypeError or ValueError for rows that are no such numbers.
+        """
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
@@ -307,7 +313,10 @@ class DecoderCache:
 
     @checked
     def truncate(self, length: Annotated[int, AtLeast(0), AtMost("self.length")]) -> None:
-        """Forget everything after the first `length` tokens, in every layer."""
+        """Forget everything after the first `length` tokens, in every layer.
+
+        Raises: TypeError or ValueError for a length that is not in 0 to the present one.
+        """
         for layer in self.layers:
             layer.own.truncate(length)
         self.real = None if self.real is None else self.real[:, :length]
