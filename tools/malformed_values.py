@@ -39,6 +39,7 @@ from tested_transformer.layers.cache import AttentionCache, DecoderCache, KeyVal
 from tested_transformer.layers.config import BlockConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.multi_head import MultiHeadAttention
+from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
@@ -219,8 +220,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
         words=str,
         table=str,
     ),
-    ResiDual: lambda: ResiDual(nn.LayerNorm(8)),
-    Residual: lambda: Residual(nn.LayerNorm(8)),
+    ResiDual: lambda: ResiDual(LayerNorm(8)),
+    Residual: lambda: Residual(LayerNorm(8)),
     Parts: lambda: Parts.of({}),
     NumberPicture: lambda: number_picture([look()], start=1, examples=[1]),
     Limits: Limits,
@@ -322,8 +323,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "SegmentedEmbedding.forward.position_ids": lambda: torch.arange(3),
     "Residual.forward.sublayer": lambda: lambda x: x,
     "Residual.norm": lambda: lambda x: x,
-    "ResiDual.norm": lambda: nn.LayerNorm(8),
-    "ResiDualStack.forward.norm": lambda: nn.LayerNorm(8),
+    "ResiDual.norm": lambda: LayerNorm(8),
+    "ResiDualStack.forward.norm": lambda: LayerNorm(8),
     "ResiDual.add.output": lambda: torch.rand(2, 8),
     "Residual.add.output": lambda: torch.rand(2, 8),
     "deepnorm_init.sublayers": lambda: FeedForward(8, 16),
@@ -346,7 +347,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "LanguageModelConfig.norm": lambda: "rms",
     "DecoderCache.extend.real": lambda: visible(2, 1),
     "Stack.forward.caches": lambda: [LayerCache(KeyValueCache())],
-    "Stack.forward.norm": lambda: nn.LayerNorm(8),
+    "Stack.forward.norm": lambda: LayerNorm(8),
     "Stack.forward.inputs": lambda: torch.rand(2, 5, 8),
     "numbers": lambda: [1, 2],
     "read_pairs.path": pairs_file,

@@ -190,10 +190,11 @@ def value_of(path: str, arguments: dict[str, Any]) -> Any:
     """The argument of that name, or what lies under it: `self.config.vocab`; under None lies None."""
     name, *attributes = path.split(".")
     value = arguments.get(name)
-    for attribute in attributes:
-        if value is None:
-            return None
-        value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
+    try:
+        for attribute in attributes:
+            value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
+    except (AttributeError, IndexError, TypeError):  # None, or a type that its own check will name
+        return None
     return value
 
 

@@ -9,8 +9,6 @@ import pytest
 
 import malformed
 from malformed_lenient import LENIENT, RECORDS
-from tested_transformer.generation.beam_search import beam_search
-from tested_transformer.generation.sampling import top_k_filter
 
 pytestmark = pytest.mark.plain_types
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,13 +29,20 @@ def test_there_are_calls_for_every_argument():
     calls = [call for target in targets.values() for call in malformed.calls_of(target)]
     assert len(calls) >= 5000
     asked = {(call.label, call.argument) for call in calls}
-    meant = {(t.label, name) for t in targets.values() for name in t.hints if t.hints[name] != malformed.Any}
+    meant = {
+        (t.label, name)
+        for t in targets.values()
+        for name in t.hints
+        if t.hints[name] != malformed.Any
+    }
     assert asked == meant
 
 
 def outcome(call: str, name: str, wrong: str) -> str:
     target = malformed.targets([call])[call]
-    found = [each for each in malformed.calls_of(target) if (each.argument, each.wrong) == (name, wrong)]
+    found = [
+        each for each in malformed.calls_of(target) if (each.argument, each.wrong) == (name, wrong)
+    ]
     return malformed.outcome(target, found[0]).outcome
 
 
@@ -84,4 +89,6 @@ def test_records_are_classes_of_the_package():
 def test_make_and_the_weekly_workflow_run_it():
     weekly = (ROOT / ".github" / "workflows" / "weekly.yml").read_text()
     assert "run: make malformed" in weekly
-    assert re.search(r"^malformed:.*\n\t.*tools/malformed\.py", (ROOT / "Makefile").read_text(), re.M)
+    assert re.search(
+        r"^malformed:.*\n\t.*tools/malformed\.py", (ROOT / "Makefile").read_text(), re.M
+    )

@@ -37,6 +37,7 @@ SINUSOIDS = SINUSOIDAL_POSITIONS.narrowed(
     statement="sinusoids(positions, d_model): column 2i of position p is sin(p / 10000^(2i/D)), column 2i+1 "
     "its cosine; positions (*batch), integers -> (*batch, D); D may be odd",
     baseline=InFloat32(),
+    differentiable=False,
     mutants=tuple(m for m in SINUSOIDAL_POSITIONS.mutants if m.name not in TOO_FINE),
     points=2,
 )

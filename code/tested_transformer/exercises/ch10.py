@@ -518,6 +518,7 @@ CLIP = Spec(
     required=("first", "second", "third", "limit"),
     reference=_clip_reference,
     baseline=lambda **arguments: _clip_all(clipped_plainly, **arguments),
+    differentiable=False,
     slack=_as_torch_clips,
     cases=_clip_cases,
     build=lambda candidate, arguments: lambda *placed: _clip_all(candidate, *placed),

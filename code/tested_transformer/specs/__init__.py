@@ -4,10 +4,12 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from ..errors import argument_error
+from .case import Case
 from .compare import Problem
 from .judge import Verdict, judge
 from .mistakes import Mutant, mistake, mistakes, mistakes_in
-from .spec import Case, Check, Run, Spec, specs_in
+from .run import Run
+from .spec import Check, Spec, specs_in
 
 
 def _discovered() -> dict[str, Spec]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,10 @@ from torch import Tensor
 from ..errors import argument_error
 
 __all__ = ["Problem"]
+
+_USED: list[float] | None = (
+    None  # the shares of tolerances that comparisons used, while shares() runs
+)
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,15 @@ def as_array(answer: Any) -> np.ndarray:
     raise argument_error(TypeError, "the answer", f"a {type(answer).__name__}", "a tensor")
 
 
-def same_tensor(a: Any, b: Any) -> bool:
+def same_argument(a: Any, b: Any) -> bool:
+    """Whether an argument is as it was: a tensor's shape, dtype and numbers, a list's or a dict's entries."""
+    if isinstance(a, list | dict | set):
+        return a == b
     if not isinstance(a, Tensor):
         return True
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())  # NaN stays NaN
+    return (
+        a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    )  # NaN stays NaN
 
 
 def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> tuple[int, ...] | None:
@@ -63,26 +74,69 @@ def brief(value: Any) -> str:
 
 
 def compare(
-    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = "", like: str = ""
+    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = ""
 ) -> Problem | None:
     """A Problem that shows the first difference, or None if the arrays agree.
 
-    `what` says what the numbers are, where they are not the answer itself. `like` says what was changed
-    where the expected numbers are the candidate's own, of a changed call.
+    `what` says what the numbers are, where they are not the answer itself. The expected numbers must be
+    right ones; for two answers of the same candidate there is `unchanged`.
     """
-    as_there = f", as {like}" if like else ""
     if expected.shape != got.shape:
-        return Problem(f"shape {expected.shape}{as_there}", f"shape {got.shape}")
+        return Problem(f"shape {expected.shape}", f"shape {got.shape}")
+    _note_share(expected, got, tolerance)
     place = difference(expected, got, tolerance)
     if place is None:
         return None
     where = f" at {list(place)}" if place else ""
     what = f"{what} = " if what else ""
-    wanted, came = (
-        f"{what}{brief(expected)}; {brief(expected[place])}{where}",
-        f"{what}{brief(got)}; ",
-    )
-    came += f"{brief(got[place])}{where}"
+    wanted = f"{what}{brief(expected)}; {brief(expected[place])}{where}"
+    came = f"{what}{brief(got)}; {brief(got[place])}{where}"
     if came == wanted:  # the difference is beyond the digits that are shown
         came += f", which is off by {abs(float(expected[place]) - float(got[place])):.1g}"
-    return Problem(wanted + as_there, came)
+    return Problem(wanted, came)
+
+
+def unchanged(
+    before: np.ndarray, after: np.ndarray, tolerance: float, when: str, what: str = "the answer"
+) -> Problem | None:
+    """A Problem unless two answers of one candidate are the same numbers.
+
+    `when` says what was done between them: "the keys are reversed". Neither answer is shown as the
+    right one, and NaN is no answer that could stay the same.
+    """
+    if before.shape != after.shape:
+        return Problem(
+            f"{what} of the same shape when {when}", f"{before.shape} became {after.shape}"
+        )
+    if np.isnan(before).any() or np.isnan(after).any():
+        return Problem(f"{what} in numbers", "NaN")
+    _note_share(before, after, tolerance)
+    place = difference(before, after, tolerance)
+    if place is None:
+        return None
+    where = f" at {list(place)}" if place else ""
+    one, other = brief(before[place]), brief(after[place])
+    if one == other:
+        other += f", off by {abs(float(before[place]) - float(after[place])):.1g},"
+    return Problem(f"{what} stays the same when {when}", f"{one} became {other}{where}")
+
+
+@contextmanager
+def shares() -> Iterator[list[float]]:
+    """Collect how much of its tolerance each comparison uses: below 1 it is passed."""
+    global _USED
+    outer, _USED = _USED, []
+    try:
+        yield _USED
+    finally:
+        _USED = outer
+
+
+def _note_share(expected: np.ndarray, got: np.ndarray, tolerance: float) -> None:
+    if _USED is None or expected.dtype.kind != "f" or not expected.size:
+        return
+    with np.errstate(invalid="ignore"):  # inf - inf
+        far = np.abs(expected - got)
+    far = float(np.max(far, initial=0.0, where=np.isfinite(far)))
+    if far > 0:
+        _USED.append(far / tolerance if tolerance > 0 else np.inf)

@@ -20,14 +20,18 @@ import numpy as np
 import torch
 
 from ..errors import argument_error
+from .case import Case, describe
 from .compare import Problem, difference
+from .draw import smallest
 from .mistakes import Mutant
 from .own_code import is_written, name_of, own_line
-from .spec import Case, Check, Outcome, Run, Spec, describe
+from .run import Outcome, Run
+from .spec import EQUAL, GRADIENTS, Check, Spec
 
 __all__ = ["Verdict", "judge"]
 
 
+CALLS = (Run._called.__code__, Run.built.__code__)  # where the candidate's own code runs
 RUNS, RETURNS = "it runs", "it returns an answer"  # what a Verdict names in place of a check
 
 
@@ -38,8 +42,9 @@ class Verdict:
     failed, why, case, problem, error: the first check that failed, its explanation, the smallest case
     on which it did, what was expected and came, and the exception if there was one. mistake: the
     famous mistake that explains every case, but for those that raise if this one did not, or None.
-    elsewhere: if this one raised, the famous mistake that explains those that did not. skipped: checks
-    that do not apply, and why.
+    elsewhere: if this one raised, the famous mistake that explains those that did not. two: two famous
+    mistakes that explain every case on which one of them alone shows. skipped: checks that do not apply,
+    and why.
     """
 
     spec: Spec
@@ -52,6 +57,7 @@ class Verdict:
     error: Exception | None = None
     mistake: Mutant | None = None
     elsewhere: Mutant | None = None
+    two: tuple[Mutant, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)  # check -> why it does not apply
     num_cases: int = 0
 
@@ -75,6 +81,9 @@ class Verdict:
         for words, mistake in (("", self.mistake), ("elsewhere it ", self.elsewhere)):
             if mistake is not None:
                 lines.append(f"  {words}looks like  {mistake.name}: {mistake.cause}")
+        if self.two:
+            first, second = self.two
+            lines.append(f"  looks like two mistakes: {first.name}; {second.name}")
         return "\n".join(lines)
 
 
@@ -114,8 +123,12 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     mistake = diagnose(run, mutants, cases, check)
     beside = None if mistake else _beside_exceptions(run, mutants, cases)
     mistake, elsewhere = (mistake, beside) if error else (mistake or beside, None)
+    two = () if mistake or error else _two_at_once(run, mutants, cases)
+    if check is EQUAL and not error:
+        why = f"{why} {where_it_differs(run, cases)}"
+    case, problem, error = _smallest(run, check, case, problem, error)
     return Verdict(spec, False, False, check.name, why, case, problem, error, mistake, elsewhere,
-                   skipped, len(cases))  # fmt: skip
+                   two, skipped, len(cases))  # fmt: skip
 
 
 @lru_cache(maxsize=16)  # what the mutants answer is the same for every candidate
@@ -140,6 +153,57 @@ def first_failure(
             if failure is not None:
                 return check, case, *failure
     return None
+
+
+def _smallest(
+    run: Run, check: Check, case: Case, problem: Problem, error: Exception | None
+) -> tuple[Case, Problem, Exception | None]:
+    """The failure on the simplest case like this one, where the case was drawn."""
+
+    def fails(other: Case) -> bool:
+        return (
+            check.concerns(other)
+            and run.refuses(other) is None
+            and _try(check, run, other) is not None
+        )
+
+    found = smallest(case, fails)
+    return (case, problem, error) if found is case else (found, *_try(check, run, found))
+
+
+def where_it_differs(run: Run, cases: Sequence[Case]) -> str:
+    """What the cases with wrong numbers have in common and no others have, and how wrong they are."""
+    wrong = [case for case in cases if _try(EQUAL, run, case) is not None]
+    right = [case for case in cases if case not in wrong]
+    common = set.intersection(*(_traits(run.spec, case) for case in wrong))
+    alone = sorted(common - set().union(*(_traits(run.spec, case) for case in right)))
+    found = alone[:1] or sorted(common)[:2]
+    where = f"Only {found[0]}" if alone else f"On {len(wrong)} of {len(cases)} cases"
+    where += f", all {' and '.join(found)}" if found and right and not alone else ""
+    far = max((_tolerances(run, case) for case in wrong), default=0.0)
+    return f"{where}: off by up to {far:.2g} tolerances." if 0 < far < np.inf else f"{where}."
+
+
+def _traits(spec: Spec, case: Case) -> set[str]:
+    """What can be said of a case: its dtype, its options, its rank."""
+    arrays = [a for a in case.arguments.values() if isinstance(a, np.ndarray)]
+    options = [n for n, a in case.arguments.items() if n not in spec.required and a is not None]
+    found = {f"with `{name}`" for name in options}
+    found.add(f"in {str(case.dtype).removeprefix('torch.')}")
+    if arrays:
+        found.add(f"with {arrays[0].ndim} axes")
+    return found | ({"where an array is empty"} if case.is_empty else set())
+
+
+def _tolerances(run: Run, case: Case) -> float:
+    """How many tolerances the answer is off by at its worst place; 0 where that cannot be said."""
+    expected, tolerance = run.expected(case)
+    outcome = run.outcome(case)
+    if outcome.error or outcome.value.shape != expected.shape or tolerance <= 0:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        far = np.abs(outcome.value - expected)
+    return float(np.max(far, initial=0.0, where=np.isfinite(far))) / tolerance
 
 
 def _unanswered(run: Run, case: Case) -> Verdict | None:
@@ -168,7 +232,7 @@ def _raised(error: Exception, candidate: Any) -> str:
 def _raised_in_call(error: Exception) -> bool:
     """Whether the candidate itself raised, not the check that looked at its answer."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is Run.answer.__code__ for frame, _ in frames)
+    return any(frame.f_code in CALLS for frame, _ in frames)
 
 
 def _try(check: Check, run: Run, case: Case) -> tuple[Problem, Exception | None] | None:
@@ -186,6 +250,30 @@ def diagnose(
 ) -> Mutant | None:
     """The mutant that gives the candidate's answer on every case and fails the same check."""
     return next(_lookalikes(run, mutants, cases, failed), None)
+
+
+def _two_at_once(
+    run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case]
+) -> tuple[Mutant, ...]:
+    """The only two mutants that explain every case on which at most one of them is wrong."""
+    wrong = {case for case in cases if _wrong(run, case)}
+    shown = [
+        (mutant, other, {case for case in cases if _wrong(other, case)})
+        for mutant, other in mutants
+        if mutant.candidate is not run.candidate
+    ]
+    found = []
+    for (first, one, ones), (second, two, twos) in itertools.combinations(shown, 2):
+        apart = dict.fromkeys(ones - twos, one) | dict.fromkeys(twos - ones, two)
+        if ones <= twos or twos <= ones or not wrong <= ones | twos:
+            continue
+        if all(same_outcome(run, c, run.outcome(c), r.outcome(c)) for c, r in apart.items()):
+            found.append((first, second))
+    return found[0] if len(found) == 1 else ()
+
+
+def _wrong(run: Run, case: Case) -> bool:
+    return _try(EQUAL, run, case) is not None
 
 
 def _beside_exceptions(
@@ -206,15 +294,33 @@ def _lookalikes(
         if mutant.candidate is run.candidate:
             continue
         alike = all(same_outcome(run, c, run.outcome(c), other.outcome(c)) for c in cases)
-        if alike and (failure := first_failure(other, cases)) and failure[0] is failed:
+        if not alike or not (failure := first_failure(other, cases)) or failure[0] is not failed:
+            continue
+        if failed is not GRADIENTS or _same_gradients(run, other, cases):
             yield mutant
+
+
+def _same_gradients(run: Run, other: Run, cases: Sequence[Case]) -> bool:
+    """Whether two candidates have the same gradients on every case."""
+    for case in filter(GRADIENTS.concerns, cases):
+        first, second = run.all_gradients(case), other.all_gradients(case)
+        wanted = run.spec.gradients_of(case)
+        if (first is None) != (second is None):
+            return False
+        for name, (_, tolerance) in wanted.items() if first else ():
+            if difference(first[name], second[name], tolerance) is not None:
+                return False
+    return True
 
 
 def same_outcome(run: Run, case: Case, first: Outcome, second: Outcome) -> bool:
     """Do two candidates do the same on a case: the same exception, or equal values?"""
     if first.error is not None or second.error is not None:
         return type(first.error) is type(second.error)
-    if first.value.shape != second.value.shape or first.changed != second.changed:
+    if first.value.shape != second.value.shape or (
+        first.changed,
+        first.disturbed,
+    ) != (second.changed, second.disturbed):
         return False
     slack = run.expected(case)[1] + 4 * _eps(case) * _largest(second.value)
     return difference(first.value, second.value, slack) is None

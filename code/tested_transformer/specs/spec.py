@@ -1,10 +1,8 @@
-"""A Spec: what is right for one idea, on which cases, by which checks; and a candidate at work on it."""
+"""A Spec: what is right for one idea, on which cases, by which checks."""
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -12,58 +10,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..errors import BackendError
-from .compare import Problem, as_array, brief, compare, same_tensor
+from .case import WIDEST, Case, describe
+from .compare import Problem, as_array, compare, unchanged
+from .draw import Draw, drawn_case
 from .mistakes import Mutant
+from .rounding import rounding
+from .run import Run, float_names, gradients, probe
+from .surroundings import kept
 
-__all__ = ["Case", "Check", "Spec"]
+__all__ = ["Case", "Check", "Run", "Spec", "describe"]
 
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One call: a label for people, the arguments as NumPy arrays or plain values, and a dtype.
-
-    Floating point arrays reach the candidate as tensors of `dtype`; the reference gets the same
-    rounded numbers in a wider one.
-    """
-
-    label: str
-    arguments: Mapping[str, Any]
-    dtype: torch.dtype = torch.float64
-
-    def tensors(self, **changes: Any) -> dict[str, Any]:
-        """Fresh tensors for the candidate, with some arguments replaced."""
-        return {name: self._tensor(a) for name, a in {**self.arguments, **changes}.items()}
-
-    def arrays(self, **changes: Any) -> dict[str, Any]:
-        """The same numbers for the reference: float64, or longdouble where float64 is judged."""
-        wide = np.longdouble if self.dtype == torch.float64 else np.float64
-        return {name: _widen(a, wide) for name, a in self.tensors(**changes).items()}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether an array has no numbers: no keys, no rows."""
-        return any(isinstance(a, np.ndarray) and not a.size for a in self.arguments.values())
-
-    def rounding(self, terms: int) -> float:
-        """What rounding can do to a sum of `terms` numbers below 1."""
-        return 2 * (terms + 2) * torch.finfo(self.dtype).eps
-
-    def _tensor(self, argument: Any) -> Any:
-        if not isinstance(argument, np.ndarray):
-            return argument
-        tensor = torch.from_numpy(argument.copy())
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-
-
-def _widen(argument: Any, dtype: Any) -> Any:
-    if not isinstance(argument, Tensor):
-        return argument
-    if argument.is_floating_point():
-        return argument.double().numpy().astype(dtype)
-    return argument.numpy()
+EXACT_EPS = 1e-18  # a wider dtype than float64 has a smaller eps
 
 
 @dataclass(frozen=True)
@@ -90,13 +48,15 @@ class Spec:
     """What is right for one idea.
 
     required: the arguments that every candidate takes, in order; a case may have others by name.
-    reference: the slow truth, on NumPy arrays. baseline: the plain formula in torch, whose own rounding
-    error in a dtype sets the tolerance there. slack: how much farther than rounding a right answer to
-    a case may be from the reference; it must say why. cases: a random generator -> the calls, from small
-    to large. checks: what must hold, properties first; the `usual` ones come before them and EQUAL
-    after them, unless one of their name is there. mutants: the famous mistakes. build: turns a
-    candidate into a function of the arguments (a module class gets the weights of the case). read:
-    turns the answer into one array.
+    of_modules: those by which a module class is made; a function is not asked such cases.
+    reference: the slow truth, on NumPy arrays. baseline: the plain formula in torch, from whose operations
+    the tolerance is derived (see rounding.py) and whose gradients must be the candidate's, unless
+    `differentiable` is False. slack: how much farther than rounding a right answer to a case may be
+    from the reference; it must say why. cases: a random generator -> the calls, from small to large.
+    combine: a Draw -> one more call; `num_drawn` of them are drawn. checks: what must hold, properties
+    first; the `usual` ones come before them and `last` after them, unless one of their name is there.
+    mutants: the famous mistakes. build: turns a candidate into a function of the arguments (a module
+    class gets the weights of the case). read: turns the answer into one array, or one tensor.
     """
 
     name: str
@@ -106,6 +66,11 @@ class Spec:
     cases: Callable[[int], Sequence[Case]]
     checks: Sequence[Check] = ()
     usual: Sequence[Check] = field(default_factory=lambda: (SHAPE, UNTOUCHED))
+    last: Sequence[Check] = field(default_factory=lambda: (EQUAL, GRADIENTS, AGAIN))
+    combine: Callable[[Draw], Case] | None = None
+    num_drawn: int = 10
+    of_modules: tuple[str, ...] = ()
+    differentiable: bool = True
     mutants: Sequence[Mutant] = ()
     baseline: Callable[..., Any] | None = None
     slack: Callable[[Case], float] | None = None
@@ -119,15 +84,21 @@ class Spec:
     def __post_init__(self) -> None:
         named = {check.name for check in self.checks}
         before, after = (
-            [check for check in some if check.name not in named] for some in (self.usual, (EQUAL,))
+            [check for check in some if check.name not in named] for some in (self.usual, self.last)
         )
+        if self.baseline is None or not self.differentiable:
+            after = [check for check in after if check is not GRADIENTS]
         object.__setattr__(self, "checks", (*before, *self.checks, *after))
         of_spec = (m if m.chapter else replace(m, chapter=self.chapter) for m in self.mutants)
         object.__setattr__(self, "mutants", tuple(of_spec))
 
     def draw(self, seed: int) -> list[Case]:
-        """The cases of a seed; another seed draws other numbers in the same shapes."""
-        return list(self.cases(np.random.default_rng(seed)))
+        """The cases of a seed; another seed draws other numbers, and other combinations of options."""
+        listed = list(self.cases(np.random.default_rng(seed)))
+        if self.combine is None:
+            return listed
+        seeds = range(seed * self.num_drawn, (seed + 1) * self.num_drawn)
+        return listed + [drawn_case(self.combine, each) for each in seeds]
 
     def narrowed(self, keep: Callable[[Case], bool], **changes: Any) -> Spec:
         """The same Spec on some of its cases, with the checks that look at one of them."""
@@ -137,130 +108,75 @@ class Spec:
 
         given = cases(np.random.default_rng(0))
         checks = [check for check in self.checks if any(map(check.concerns, given))]
-        return replace(self, **{"cases": cases, "checks": checks} | changes)
+        return replace(self, **{"cases": cases, "checks": checks, "combine": None} | changes)
 
     def expected(self, case: Case, **changes: Any) -> np.ndarray:
         """The reference's answer."""
         return np.asarray(self.reference(**case.arrays(**changes)))
 
+    def expected_of(self, case: Case) -> tuple[np.ndarray, float]:
+        """The reference's answer and the tolerance that goes with it, remembered with the case."""
+        if case not in _EXPECTED:
+            expected = self.expected(case)
+            _EXPECTED[case] = expected, self.tolerance(case, expected)
+        return _EXPECTED[case]
+
     def tolerance(self, case: Case, expected: np.ndarray) -> float:
-        """2 x the plain formula's error + 4 eps x the largest expected number + the Spec's slack."""
+        """What rounding does to the plain formula + 4 eps x the largest expected number + the slack.
+
+        Where the reference is no wider than the candidate, its own rounding counts as well.
+        """
         if expected.dtype.kind not in "fc" or not expected.size:
             return 0.0
-        largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-        rounding = 2 * self.error(case, expected) + 4 * torch.finfo(case.dtype).eps * largest
-        return rounding if self.slack is None else rounding + self.slack(case)
+        found = 4 * torch.finfo(case.dtype).eps * _largest(expected)
+        if self.baseline is not None:
+            found += rounding(lambda: {"": self._plain(case)}, case.dtype)[""]
+        if case.dtype == torch.float64 and np.finfo(WIDEST).eps > EXACT_EPS:
+            found *= 2
+        return found if self.slack is None else found + self.slack(case)
 
-    def error(self, case: Case, expected: np.ndarray) -> float:
-        """How far the plain formula in the case's dtype is from the reference; 0 without a baseline."""
-        if self.baseline is None:
-            return 0.0
-        arguments = case.tensors()
-        plain = as_array(self.read(self.baseline(**arguments), arguments))
-        with np.errstate(invalid="ignore"):  # inf - inf, which does not count
-            far = np.abs(plain - expected)
-        return float(np.max(far, initial=0.0, where=np.isfinite(expected)))
+    def gradients_of(self, case: Case) -> dict[str, tuple[np.ndarray, float]]:
+        """The plain formula's gradients by every floating point argument, and their tolerances.
+
+        They are computed in float64, so that where this is the case's own dtype both sides round.
+        """
+        if case not in _GRADIENTS:
+            found = self._plain_gradients(case)
+            unit = torch.finfo(case.dtype).eps
+            sides = 2 if case.dtype == torch.float64 else 1
+            around = rounding(lambda: self._plain_gradients(case), case.dtype)
+            _GRADIENTS[case] = {
+                name: (gradient, sides * (around[name] + 4 * unit * _largest(gradient)))
+                for name, gradient in found.items()
+            }
+        return _GRADIENTS[case]
+
+    def _plain(self, case: Case) -> np.ndarray:
+        given = case.wide_tensors()
+        with kept():
+            return as_array(self.read(self.baseline(**given), given))
+
+    def _plain_gradients(self, case: Case) -> dict[str, np.ndarray]:
+        given = case.wide_tensors()
+        with kept():
+            return gradients(
+                lambda given: self.read(self.baseline(**given), given),
+                given, float_names(given), probe,
+            )  # fmt: skip
+
+
+# The reference is slow, and every candidate and mutant is compared with it.
+_EXPECTED: WeakKeyDictionary[Case, tuple[np.ndarray, float]] = WeakKeyDictionary()
+_GRADIENTS: WeakKeyDictionary[Case, dict[str, tuple[np.ndarray, float]]] = WeakKeyDictionary()
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
 
 def specs_in(module: ModuleType) -> list[Spec]:
     """The Specs that a module defines, in its order."""
     return [each for each in vars(module).values() if isinstance(each, Spec)]
-
-
-# The reference is slow, and every candidate and mutant is compared with it.
-_EXPECTED: WeakKeyDictionary[Case, tuple[np.ndarray, float]] = WeakKeyDictionary()
-
-
-@dataclass
-class Outcome:
-    """What a candidate did on one call: a value or an exception, and what it did to its inputs."""
-
-    value: np.ndarray | None = None
-    error: Exception | None = None
-    dtype: Any = None
-    changed: str | None = None
-
-
-@dataclass
-class Run:
-    """One candidate at work on one Spec."""
-
-    spec: Spec
-    candidate: Any
-    _outcomes: dict[Case, Outcome] = field(default_factory=dict)
-
-    def refuses(self, case: Case) -> str | None:
-        """Why the case does not apply to this candidate, or None if it does."""
-        extra = [
-            n for n, a in case.arguments.items() if n not in self.spec.required and a is not None
-        ]
-        takes = _keywords(self.candidate)
-        missing = [name for name in extra if takes is not None and name not in takes]
-        if missing:
-            return "takes no " + ", ".join(f"`{name}`" for name in missing)
-        error = self.outcome(case).error
-        return str(error) if isinstance(error, BackendError) else None
-
-    def outcome(self, case: Case) -> Outcome:
-        """The candidate's answer to a case, remembered."""
-        if case not in self._outcomes:
-            self._outcomes[case] = self.call(case)
-        return self._outcomes[case]
-
-    def expected(self, case: Case) -> tuple[np.ndarray, float]:
-        """The reference's answer and the tolerance that goes with it, remembered with the case."""
-        if case not in _EXPECTED:
-            expected = self.spec.expected(case)
-            _EXPECTED[case] = expected, self.spec.tolerance(case, expected)
-        return _EXPECTED[case]
-
-    def call(self, case: Case, **changes: Any) -> Outcome:
-        """Call the candidate on the case with some arguments replaced; exceptions are answers."""
-        given, untouched = case.tensors(**changes), case.tensors(**changes)
-        try:
-            answer = self.answer(given)
-            value = as_array(self.spec.read(answer, given))
-        except Exception as error:  # whatever a reader's function raises is the verdict's to report
-            return Outcome(error=error)
-        changed = next((n for n in given if not same_tensor(given[n], untouched[n])), None)
-        return Outcome(value, dtype=getattr(answer, "dtype", None), changed=changed)
-
-    def value(self, case: Case, **changes: Any) -> np.ndarray:
-        """The candidate's value; an exception is raised for the judge to report."""
-        outcome = self.call(case, **changes) if changes else self.outcome(case)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
-
-    def gradients(self, case: Case, names: Sequence[str], **changes: Any) -> dict[str, np.ndarray]:
-        """Gradients of the sum of the answer by the named arguments."""
-        given = case.tensors(**changes)
-        for name in names:
-            given[name].requires_grad_()
-        self.answer(given).sum().backward()
-        return {n: as_array(torch.zeros_like(g) if g.grad is None else g.grad)
-                for n, g in given.items() if n in names}  # fmt: skip
-
-    def answer(self, given: dict[str, Any]) -> Any:
-        """Call the candidate: required arguments by place, the others by name, a fixed seed."""
-        function = self.spec.build(self.candidate, given)
-        placed = [given[name] for name in self.spec.required]
-        named = {n: a for n, a in given.items() if n not in self.spec.required and a is not None}
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
-            torch.default_generator.manual_seed(0)  # torch.manual_seed asks every kind of device
-            return function(*placed, **named)
-
-
-def _keywords(candidate: Any) -> set[str] | None:
-    """The names a candidate takes, a module class when made or when called; None if it takes any."""
-    targets = [candidate.forward if isinstance(candidate, torch.nn.Module) else candidate]
-    if isinstance(candidate, type) and issubclass(candidate, torch.nn.Module):
-        targets.append(candidate.forward)
-    parameters = [p for t in targets for p in inspect.signature(t).parameters.values()]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}
 
 
 def _equal(run: Run, case: Case) -> Problem | None:
@@ -269,8 +185,39 @@ def _equal(run: Run, case: Case) -> Problem | None:
 
 
 def _untouched(run: Run, case: Case) -> Problem | None:
-    changed = run.outcome(case).changed
-    return changed and Problem(f"`{changed}` as it was", f"`{changed}` changed in place")
+    outcome = run.outcome(case)
+    if outcome.changed is not None:
+        return Problem(f"`{outcome.changed}` as it was", f"`{outcome.changed}` changed in place")
+    if outcome.disturbed is not None:
+        return Problem(f"{outcome.disturbed} as it was", f"{outcome.disturbed} set by the call")
+    return None
+
+
+def _gradients(run: Run, case: Case) -> Problem | None:
+    got = run.all_gradients(case)
+    for name, (expected, tolerance) in run.spec.gradients_of(case).items() if got else ():
+        problem = compare(expected, got[name], tolerance, f"gradient by `{name}`")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _again(run: Run, case: Case) -> Problem | None:
+    """Build it once, call it with other numbers of the same sizes, then with those of the case."""
+    others = {
+        name: -a if a.dtype.kind == "f" else np.flip(a).copy()
+        for name, a in case.arguments.items()
+        if isinstance(a, np.ndarray)
+    }
+    before, tolerance = run.value(case), 2 * run.expected(case)[1]
+    after = run.after_another_call(case, **others)
+    return unchanged(before, after, tolerance, "another call came before")
+
+
+def _has_numbers(case: Case) -> bool:
+    """Whether there is a floating point array, by which a gradient can be taken."""
+    arrays = [a for a in case.arguments.values() if isinstance(a, np.ndarray)]
+    return any(a.dtype.kind == "f" and a.size for a in arrays)
 
 
 def finite(run: Run, case: Case) -> Problem | None:
@@ -300,7 +247,7 @@ SHAPE = Check(
 
 UNTOUCHED = Check(
     "the inputs stay as they were",
-    "The function changes a tensor of its caller. Operations whose name ends in _ work in place.",
+    "The function changes what belongs to its caller. Operations whose name ends in _ work in place.",
     _untouched,
 )
 
@@ -312,12 +259,16 @@ EQUAL = Check(
 )
 
 
-def describe(case: Case) -> str:
-    """A case in words: its label, dtype and the shapes or values of its arguments."""
-    parts = []
-    for name, argument in case.arguments.items():
-        if argument is None:
-            continue
-        small = not isinstance(argument, np.ndarray) or argument.size <= 4
-        parts.append(f"{name} {brief(argument)}" if small else f"{name} {argument.shape}")
-    return f"{case.label} ({str(case.dtype).removeprefix('torch.')}): " + ", ".join(parts)
+GRADIENTS = Check(
+    "the gradients are right",
+    "The numbers are right, and what flows back is not: something is detached, cast, or cut off.",
+    _gradients,
+    when=_has_numbers,
+)
+
+
+AGAIN = Check(
+    "a call leaves nothing behind",
+    "The same call gives another answer after a call with other numbers: something was kept.",
+    _again,
+)

@@ -52,6 +52,7 @@ from the first.""",
     required=("num_heads",),
     reference=reference.alibi_slopes,
     baseline=slopes,
+    differentiable=False,
     cases=_slope_cases,
     usual=(SHAPE,),
     checks=(
@@ -142,6 +143,7 @@ being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), i
     required=("query_ids", "key_ids", "num_heads"),
     reference=reference.alibi_bias,
     baseline=BiasFormula(),
+    differentiable=False,
     cases=_bias_cases,
     checks=(
         Check(

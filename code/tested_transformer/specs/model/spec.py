@@ -409,6 +409,7 @@ MODEL = Spec(
     required=("source", "target", "weights", "config"),
     reference=slow,
     baseline=torch_model,
+    differentiable=False,
     cases=_cases,
     checks=CHECKS,
     mutants=mistakes_in(mutants),

@@ -110,6 +110,7 @@ before all cosines. positions (*batch), integers of any size -> (*batch, D); D m
     required=("positions", "d_model"),
     reference=_slow_sinusoids,
     baseline=SinusoidFormula(),
+    differentiable=False,
     cases=sinusoid_cases,
     checks=(
         Check(
@@ -183,6 +184,7 @@ with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D 
     required=("offset", "d_model"),
     reference=_slow_shift,
     baseline=shift,
+    differentiable=False,
     cases=_shift_cases,
     usual=(SHAPE,),
     checks=(

@@ -1,0 +1,194 @@
+"""One candidate at work on one Spec: its answers, its gradients, and what it did to its surroundings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BackendError, argument_error
+from .case import Case
+from .compare import as_array, same_argument
+from .surroundings import kept
+
+if TYPE_CHECKING:
+    from .spec import Spec
+
+
+@dataclass
+class Outcome:
+    """What a candidate did on one call: a value or an exception, and what else it changed."""
+
+    value: np.ndarray | None = None
+    error: Exception | None = None
+    dtype: Any = None
+    changed: str | None = None  # one of its arguments
+    disturbed: str | None = None  # something global: torch's grad mode
+
+
+@dataclass
+class Run:
+    """One candidate at work on one Spec."""
+
+    spec: Spec
+    candidate: Any
+    _outcomes: dict[Case, Outcome] = field(default_factory=dict)
+
+    def refuses(self, case: Case) -> str | None:
+        """Why the case does not apply to this candidate, or None if it does."""
+        given = [name for name, argument in case.arguments.items() if argument is not None]
+        if not _is_module_class(self.candidate) and any(n in self.spec.of_modules for n in given):
+            return "is no module class"
+        takes = keywords(self.candidate)
+        extra = [name for name in given if name not in self.spec.required]
+        missing = [name for name in extra if takes is not None and name not in takes]
+        if missing:
+            return "takes no " + ", ".join(f"`{name}`" for name in missing)
+        error = self.outcome(case).error
+        return str(error) if isinstance(error, BackendError) else None
+
+    def outcome(self, case: Case) -> Outcome:
+        """The candidate's answer to a case, remembered."""
+        if case not in self._outcomes:
+            self._outcomes[case] = self.call(case)
+        return self._outcomes[case]
+
+    def expected(self, case: Case) -> tuple[np.ndarray, float]:
+        """The reference's answer and the tolerance that goes with it."""
+        return self.spec.expected_of(case)
+
+    def call(self, case: Case, **changes: Any) -> Outcome:
+        """Call the candidate on the case with some arguments replaced; exceptions are answers."""
+        given, untouched = case.tensors(**changes), case.tensors(**changes)
+        disturbed: Sequence[str] = ()
+        try:
+            with kept() as disturbed:
+                answer = self._called(self.built(given), given)
+            value = as_array(self.spec.read(answer, given))
+        except Exception as error:  # whatever a reader's function raises is the verdict's to report
+            return Outcome(error=error, disturbed=next(iter(disturbed), None))
+        changed = next((n for n in given if not same_argument(given[n], untouched[n])), None)
+        dtype = getattr(answer, "dtype", None)
+        return Outcome(value, None, dtype, changed, next(iter(disturbed), None))
+
+    def value(self, case: Case, **changes: Any) -> np.ndarray:
+        """The candidate's value; an exception is raised for the judge to report."""
+        outcome = self.call(case, **changes) if changes else self.outcome(case)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def gradients(self, case: Case, names: Sequence[str], **changes: Any) -> dict[str, np.ndarray]:
+        """Gradients of the sum of the answer by the named arguments."""
+        return self._gradients(case.tensors(**changes), names, torch.ones_like)
+
+    def all_gradients(self, case: Case) -> dict[str, np.ndarray] | None:
+        """Gradients by every floating point argument, as `Spec.gradients_of` has them.
+
+        None for an answer that is no tensor: a NumPy array can have no gradient.
+        """
+        if self.outcome(case).dtype not in FLOATS:
+            return None
+        given = case.tensors()
+        return self._gradients(given, float_names(given), probe)
+
+    def _gradients(
+        self, given: dict[str, Any], names: Sequence[str], weights: Callable[[Tensor], Tensor]
+    ) -> dict[str, np.ndarray]:
+        with kept():
+            called = self.built(given)
+            return gradients(
+                lambda given: self.spec.read(self._called(called, given), given),
+                given, names, weights,
+            )  # fmt: skip
+
+    def after_another_call(self, case: Case, **others: Any) -> np.ndarray:
+        """The value that a candidate built once gives after a call with these other arguments."""
+        given = case.tensors()
+        with kept():
+            called = self.built(given)
+            with suppress(Exception):  # these may be arguments that it may refuse
+                self._called(called, case.tensors(**others))
+            answer = self._called(called, given)
+        return as_array(self.spec.read(answer, given))
+
+    def built(self, given: dict[str, Any]) -> Callable[..., Any]:
+        """The candidate as a function of the arguments: a module class is made with its weights."""
+        return self.spec.build(self.candidate, given)
+
+    def answer(self, given: dict[str, Any]) -> Any:
+        """Call the candidate: required arguments by place, the others by name, a fixed seed."""
+        with kept():
+            return self._called(self.built(given), given)
+
+    def _called(self, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+        placed = [given[name] for name in self.spec.required]
+        named = {n: a for n, a in given.items() if n not in self.spec.required and a is not None}
+        try:
+            return function(*placed, **named)
+        except SystemExit as stop:
+            raise RuntimeError(f"it called sys.exit({stop.code!r})") from stop
+
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def float_names(given: Mapping[str, Any]) -> list[str]:
+    """The arguments by which there is a gradient."""
+    return [n for n, a in given.items() if isinstance(a, Tensor) and a.is_floating_point()]
+
+
+def probe(answer: Tensor) -> Tensor:
+    """The same random direction for every answer of one shape, in which its gradient is taken."""
+    numbers = np.random.default_rng(0).normal(size=tuple(answer.shape))
+    return torch.as_tensor(numbers, dtype=torch.bfloat16).to(answer.dtype)  # exact in every dtype
+
+
+def gradients(
+    function: Callable[[dict[str, Any]], Any],
+    given: dict[str, Any],
+    names: Sequence[str],
+    weights: Callable[[Tensor], Tensor],
+) -> dict[str, np.ndarray]:
+    """Gradients of the weighted sum of a function's answer by the named arguments; 0 where unused.
+
+    Raises: TypeError if the answer has no gradient.
+    """
+    inputs = [given[name].requires_grad_() for name in names]
+    answer = function(given)
+    if not isinstance(answer, Tensor) or not answer.requires_grad:
+        wanted = "one that depends on the arguments, so that gradients reach them"
+        raise argument_error(TypeError, "the answer", "one without a gradient", wanted)
+    found = torch.autograd.grad(answer, inputs, weights(answer), allow_unused=True)
+    return {
+        name: as_array(torch.zeros_like(tensor) if gradient is None else gradient)
+        for name, tensor, gradient in zip(names, inputs, found, strict=True)
+    }
+
+
+def _is_module_class(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, torch.nn.Module)
+
+
+def keywords(candidate: Any) -> set[str] | None:
+    """The names a candidate takes, a module class when made or when called; None if it takes any.
+
+    What does not tell its names (a function written in C) is taken to have no options.
+    """
+    targets = [candidate.forward if isinstance(candidate, torch.nn.Module) else candidate]
+    if _is_module_class(candidate):
+        targets.append(candidate.forward)
+    try:
+        parameters = [p for t in targets for p in inspect.signature(t).parameters.values()]
+    except ValueError:
+        schema = getattr(candidate, "schema", None)  # of TorchScript
+        return {argument.name for argument in schema.arguments} if schema else set()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}

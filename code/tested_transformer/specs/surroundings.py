@@ -1,0 +1,62 @@
+"""What a call may change besides its answer: torch's settings and the random numbers of its caller."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+SEED = 20170612  # that of every call; a function that sets a seed will hardly take this one
+
+
+class Setting(NamedTuple):
+    """Something global, in words, and how it is read and set."""
+
+    words: str
+    read: Callable[[], Any]
+    restore: Callable[[Any], Any]
+
+
+SETTINGS = (
+    Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("torch's default device", torch.get_default_device, torch.set_default_device),
+    Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    Setting(
+        "torch's deterministic algorithms",
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+    Setting("torch's random seed", torch.initial_seed, lambda seed: None),  # fork_rng restores it
+    Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+)
+
+
+@contextmanager
+def kept() -> Iterator[list[str]]:
+    """Run something with a fixed random seed, without warnings, and put all settings back afterwards.
+
+    The list names what had changed, once the block has ended. Drawing random numbers is no change,
+    setting a seed is one.
+    """
+    changed: list[str] = []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
+        torch.default_generator.manual_seed(SEED)  # torch.manual_seed asks every kind of device
+        before = [setting.read() for setting in SETTINGS]
+        try:
+            yield changed
+        finally:
+            for setting, value in zip(SETTINGS, before, strict=True):
+                if setting.read() != value:
+                    changed.append(setting.words)
+                    setting.restore(value)
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
