@@ -30,6 +30,11 @@ LENIENT: dict[str, str] = {
     "rms_norm.weight = torch.float*": "half precision goes with parameters in float32",
     "Resi*.inputs.x = *": "the norm may be any function: it says which dtype and device it takes",
     "Residual.forward.x = *": "the norm may be any function: it says which dtype and device it takes",
+    "RotaryPositions.rotate.* = axis 1: *": "any number of heads can be rotated",
+    "RelativePositions.bias.query = axis 1: *": "one table serves any number of heads",
+    "ALiBi.bias.query = axis 3: *": "the bias does not depend on the head dimension",
+    "AdditiveAttention.forward.value = axis 2: *": "values may have any dimension",
+    "BilinearAttention.forward.value = axis 2: *": "values may have any dimension",
     "heat_map*.mask* = torch.float*": "0 and 1 are a mask in any dtype, as of a matrix by hand",
 }
 

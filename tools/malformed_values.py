@@ -35,7 +35,13 @@ from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
 from tested_transformer.layers.blocks import DecoderLayer, Embedding
-from tested_transformer.layers.cache import AttentionCache, DecoderCache, KeyValueCache, LayerCache
+from tested_transformer.layers.cache import (
+    AttentionCache,
+    DecoderCache,
+    KeyValueCache,
+    LayerCache,
+    WindowCache,
+)
 from tested_transformer.layers.config import BlockConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.multi_head import MultiHeadAttention
@@ -120,9 +126,9 @@ def pairs_file() -> Path:
     return place
 
 
-def filled_cache() -> KeyValueCache:
+def filled_cache(empty: Callable[[], KeyValueCache] = KeyValueCache) -> KeyValueCache:
     """A cache of two tokens."""
-    cache = KeyValueCache()
+    cache = empty()
     cache.append(torch.rand(2, 2, 2, 4), torch.rand(2, 2, 2, 4))
     return cache
 
@@ -198,6 +204,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     Tokenizer: lambda: data_subwords().tokenizer,
     Subwords: data_subwords,
     KeyValueCache: filled_cache,
+    WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
     LayerCache: lambda: LayerCache(KeyValueCache()),
     RelativeAttention: lambda: RelativeAttention(4, 2),
@@ -311,7 +318,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "d_head": lambda: 4,
     "own": lambda: KeyValueCache,
     "KeyValueCache.append.value": lambda: torch.rand(2, 2, 3, 4),
-    "WindowCache.truncate.length": lambda: 0,
+    "WindowCache.truncate.length": lambda: 1,
+    "WindowCache.append.value": lambda: torch.rand(2, 2, 3, 4),
     "ConvFeedForward.transform.x": lambda: torch.rand(2, 3, 8),
     "FeedForward.transform.x": lambda: torch.rand(2, 3, 8),
     "batch_norm.bias": lambda: torch.rand(8),

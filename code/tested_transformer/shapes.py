@@ -98,6 +98,9 @@ class Rules:
         parameters = inspect.signature(function).parameters.values()
         self.positional = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
         self.several = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
+        self.required = {
+            p.name for p in parameters if p.default is p.empty and p.kind not in (2, 4)
+        }
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         named = [p.name for p in parameters if p.name in hints]
         options = [(name, options_of(hints[name])) for name in named]
@@ -122,6 +125,8 @@ class Rules:
         if known is not None and not self.changing:
             return
         given = dict(zip(self.positional, args, strict=False)) | kwargs
+        if not self.required <= given.keys():
+            return
         call = Call(self, self.defaults | given, known)
         for name, options in self.options if known is None else self.changing:
             if name in given:
@@ -179,7 +184,8 @@ class Call:
         self.origins = {letter: origins[letter].replace("._", ".") for letter in sizes}
         self.sizes: dict[str, Any] = sizes if known is None else known  # a tuple for a star
         own = value_of(rules.like, arguments) if rules.like else None
-        owner = "the layer" if rules.of_self else rules.like
+        of_self = rules.like.startswith("self.")
+        owner = type(arguments["self"]).__name__ if of_self else rules.like
         first = (owner, own) if isinstance(own, Tensor) else None
         self.first: tuple[str, Tensor] | None = first
         self.first_float: tuple[str, Tensor] | None = first
@@ -192,8 +198,12 @@ def value_of(path: str, arguments: dict[str, Any]) -> Any:
     value = arguments.get(name)
     try:
         for attribute in attributes:
+            if value is None:
+                return None
             value = value[int(attribute)] if attribute.isdigit() else getattr(value, attribute)
-    except (AttributeError, IndexError, TypeError):  # None, or a type that its own check will name
+    except (AttributeError, IndexError):  # an argument of a wrong type, which its own check tells
+        if name == "self":
+            raise
         return None
     return value
 

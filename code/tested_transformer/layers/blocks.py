@@ -123,7 +123,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward = make_feed_forward(config)
         self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(3))
 
-    @checked(like="self.cross_attention.key.weight", H="self.attention.num_heads")
+    @checked(
+        like="self.cross_attention.key.weight",
+        H="self.attention.num_heads",
+        D_memory="self.cross_attention.key.in_features",
+    )
     def forward(
         self,
         x: Float[Tensor, "B L D"],

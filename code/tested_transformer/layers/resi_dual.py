@@ -55,7 +55,7 @@ class ResiDualStack(Stack):
     Source: Xie et al. 2023, ResiDual, section 2.3.
     """
 
-    @checked
+    @checked(like="x")
     def forward(
         self,
         x: Float[Tensor, "*batch D"],

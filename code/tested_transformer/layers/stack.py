@@ -22,7 +22,7 @@ class Stack(nn.ModuleList):
     Source: Vaswani et al. 2017, section 3.1.
     """
 
-    @checked
+    @checked(like="x")
     def forward(
         self,
         x: Float[Tensor, "*batch D"],
