@@ -35,10 +35,17 @@ from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
 from tested_transformer.layers.blocks import DecoderLayer, Embedding
-from tested_transformer.layers.cache import AttentionCache, DecoderCache, KeyValueCache, LayerCache
+from tested_transformer.layers.cache import (
+    AttentionCache,
+    DecoderCache,
+    KeyValueCache,
+    LayerCache,
+    WindowCache,
+)
 from tested_transformer.layers.config import BlockConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.multi_head import MultiHeadAttention
+from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
@@ -119,9 +126,9 @@ def pairs_file() -> Path:
     return place
 
 
-def filled_cache() -> KeyValueCache:
+def filled_cache(empty: Callable[[], KeyValueCache] = KeyValueCache) -> KeyValueCache:
     """A cache of two tokens."""
-    cache = KeyValueCache()
+    cache = empty()
     cache.append(torch.rand(2, 2, 2, 4), torch.rand(2, 2, 2, 4))
     return cache
 
@@ -197,6 +204,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     Tokenizer: lambda: data_subwords().tokenizer,
     Subwords: data_subwords,
     KeyValueCache: filled_cache,
+    WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
     LayerCache: lambda: LayerCache(KeyValueCache()),
     RelativeAttention: lambda: RelativeAttention(4, 2),
@@ -219,8 +227,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
         words=str,
         table=str,
     ),
-    ResiDual: lambda: ResiDual(nn.LayerNorm(8)),
-    Residual: lambda: Residual(nn.LayerNorm(8)),
+    ResiDual: lambda: ResiDual(LayerNorm(8)),
+    Residual: lambda: Residual(LayerNorm(8)),
     Parts: lambda: Parts.of({}),
     NumberPicture: lambda: number_picture([look()], start=1, examples=[1]),
     Limits: Limits,
@@ -310,7 +318,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "d_head": lambda: 4,
     "own": lambda: KeyValueCache,
     "KeyValueCache.append.value": lambda: torch.rand(2, 2, 3, 4),
-    "WindowCache.truncate.length": lambda: 0,
+    "WindowCache.truncate.length": lambda: 1,
+    "WindowCache.append.value": lambda: torch.rand(2, 2, 3, 4),
     "ConvFeedForward.transform.x": lambda: torch.rand(2, 3, 8),
     "FeedForward.transform.x": lambda: torch.rand(2, 3, 8),
     "batch_norm.bias": lambda: torch.rand(8),
@@ -322,8 +331,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "SegmentedEmbedding.forward.position_ids": lambda: torch.arange(3),
     "Residual.forward.sublayer": lambda: lambda x: x,
     "Residual.norm": lambda: lambda x: x,
-    "ResiDual.norm": lambda: nn.LayerNorm(8),
-    "ResiDualStack.forward.norm": lambda: nn.LayerNorm(8),
+    "ResiDual.norm": lambda: LayerNorm(8),
+    "ResiDualStack.forward.norm": lambda: LayerNorm(8),
     "ResiDual.add.output": lambda: torch.rand(2, 8),
     "Residual.add.output": lambda: torch.rand(2, 8),
     "deepnorm_init.sublayers": lambda: FeedForward(8, 16),
@@ -346,7 +355,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "LanguageModelConfig.norm": lambda: "rms",
     "DecoderCache.extend.real": lambda: visible(2, 1),
     "Stack.forward.caches": lambda: [LayerCache(KeyValueCache())],
-    "Stack.forward.norm": lambda: nn.LayerNorm(8),
+    "Stack.forward.norm": lambda: LayerNorm(8),
     "Stack.forward.inputs": lambda: torch.rand(2, 5, 8),
     "numbers": lambda: [1, 2],
     "read_pairs.path": pairs_file,

@@ -262,7 +262,7 @@ def test_malformed_calls():
         (ValueError, "start: expected a number below 3", lambda: scale_slider(q, k, w[:2], w, start=(3, 0))),
         (TypeError, "scores: expected a torch", lambda: mask_switches(0, w, length=1)),
         (ValueError, "scores: expected 2 axes", lambda: mask_switches(q[0], w, length=1)),
-        (ValueError, r"scores: expected \(3, 3\)", lambda: mask_switches(k, w, length=1)),
+        (ValueError, r"scores: expected shape \(L, L\), got shape \(3, 4\)", lambda: mask_switches(k, w, length=1)),
         (ValueError, "length: expected at most 3", lambda: mask_switches(k[:, :3], w, length=4)),
         (ValueError, "length: expected at least 1", lambda: mask_switches(k[:, :3], w, length=0)),
         (TypeError, "length: expected an int", lambda: mask_switches(k[:, :3], w, length=1.0)),

@@ -127,7 +127,7 @@ class KeyValueCache:
         """How many keys `append` will return for a chunk of `new` tokens."""
         return self.length + new
 
-    @checked
+    @checked(like="self._keys")
     def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences of the batch, in this order; one may be named twice (beam search).
 

@@ -61,7 +61,7 @@ class RecurrentCache:
         self.state: Float[Tensor, "B D"] | None = None
         self.keys: Float[Tensor, "B S A"] | None = None
 
-    @checked
+    @checked(like="self.state")
     def reorder(
         self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.state.shape.0")]
     ) -> None:
