@@ -24,6 +24,12 @@ def shape_of(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
 
 
+def type_of(value: Any) -> str:
+    """The name of a value's type; NumPy's bool is another than Python's."""
+    cls = type(value)
+    return f"{'numpy.' if cls.__name__ == 'bool' and cls is not bool else ''}{cls.__name__}"
+
+
 def check_tensor(argument: str, value: Any) -> None:
     """Raise TypeError unless `value` is a torch tensor."""
     if not isinstance(value, Tensor):
