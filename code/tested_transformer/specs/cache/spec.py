@@ -229,5 +229,6 @@ CACHE = Spec(
     mutants=mistakes_in(mutants),
     build=build,
     read=_read,
+    differentiable=False,  # for generation: a store may write in place
     chapter=5,
 )

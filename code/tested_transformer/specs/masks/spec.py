@@ -20,9 +20,10 @@ from . import mutants as mutants
 
 def textbook(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """The baseline: one masked_fill and torch's softmax, NaN replaced afterwards."""
+    hidden = scores == -math.inf  # filled as well: its gradient is 0, in a fully masked row too
     if allowed is not None:
-        scores = scores.masked_fill(~allowed, -math.inf)
-    return scores.softmax(-1).nan_to_num(0.0)
+        hidden = hidden | ~allowed
+    return scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
 
 
 def _softmax_cases(rng: np.random.Generator) -> list[Case]:
