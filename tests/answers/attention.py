@@ -87,7 +87,9 @@ def scaled_first(query, key, value, *, mask=None, bias=None, causal=False, windo
 
 right("ch01.attention")(minimal.attention)
 right("ch01.attention", "torch's own, a builtin")(scaled_dot_product_attention)
-right("attention", "torch's own, partial")(partial(scaled_dot_product_attention, dropout_p=0.0))
+right("ch01.attention", "torch's own, partial")(
+    partial(scaled_dot_product_attention, dropout_p=0.0)
+)
 
 
 @torch.jit.script
@@ -150,10 +152,15 @@ for _name, _step in {
     "no gradient in float32": lambda q, k, v, f: (
         f(q.detach(), k, v) if q.dtype == torch.float32 else f(q, k, v)
     ),
-    "wrong in bfloat16 alone": lambda q, k, v, f: f(q, k, v) * (
-        1.05 if q.dtype == torch.bfloat16 else 1
+    "twice the scale in bfloat16": lambda q, k, v, f: f(
+        q * (2 if q.dtype == torch.bfloat16 else 1), k, v
     ),
-    "wrong in float16 alone": lambda q, k, v, f: f(q * (1.01 if q.dtype == torch.float16 else 1), k, v),
+    "a tenth more scale in float16": lambda q, k, v, f: f(
+        q * (1.1 if q.dtype == torch.float16 else 1), k, v
+    ),
+    "the key detached in half precision": lambda q, k, v, f: f(
+        q, k.detach() if q.dtype.itemsize == 2 else k, v
+    ),
     "the gradient of the query twice": lambda q, k, v, f: f(2 * q - q.detach(), k, v),
     "no answer for no keys": lambda q, k, v, f: f(q, k, v) if k.shape[-2] else f(q, k, v).new_zeros(0),
     "it sets the seed": lambda q, k, v, f: (torch.manual_seed(0), f(q, k, v))[1],

@@ -127,6 +127,8 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("causal, padded on the left", (2, 3, 5, 4), (2, 3, 5), causal=True, mask=last_keys),
         case("causal with a cache and lengths", (3, 3, 4), (3, 7), causal=True,
              key_lengths=np.array([5, 7, 3])),
+        case("a window, a mask and a bias", (2, 3, 5, 4), (2, 3, 6), window=3,
+             mask=random_mask(5, 6), bias=rng.normal(size=(2, 1, 5, 6))),
         case("causal with a bias", (2, 3, 5, 4), (2, 3, 5), causal=True, bias=holes(5, 5)),
     ]  # fmt: skip
 
@@ -217,6 +219,28 @@ def _scale(run: Run, case: Case) -> Problem | None:
     expected = (products[..., :1] - products) * scale
     slack = log_slack(exact, slack)
     return compare(expected, logs[..., :1] - logs, slack, "ln(w_0 / w_j)")
+
+
+def _roles(run: Run, case: Case) -> Problem | None:
+    """Up to one factor for all (the next check's), log weights are the products q.k, less their mean."""
+    a, (exact, slack) = case.arrays(), run.expected(readable(case))
+    products = np.asarray(a["query"] @ np.swapaxes(a["key"], -1, -2), dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(weights_of(run, case))
+    return same_direction(products, logs, log_slack(exact, slack))
+
+
+def same_direction(products: np.ndarray, logs: np.ndarray, slack: float) -> Problem | None:
+    """A Problem unless the logarithms, less the mean of their row, are a multiple of the products."""
+    wanted, got = (each - each.mean(-1, keepdims=True) for each in (products, logs))
+    squares = float((wanted * wanted).sum())
+    factor = float((wanted * got).sum()) / squares if squares else 0.0
+    return compare(
+        wanted * factor,
+        got,
+        slack * (1 + wanted.size**0.5),  # of an entry, and of the factor: at most that of a row
+        "ln(weights), less their mean",
+    )
 
 
 def log_slack(weights: np.ndarray, slack: float) -> float:
@@ -377,6 +401,12 @@ CHECKS = (
         "The weights of a query are at least 0 and sum to 1 (to 0 if it may attend to nothing).",
         _distribution,
         when=_plain,
+    ),
+    Check(
+        "rows ask, columns answer",
+        "Score (i, j) is query i times key j, softmax runs over j, and weight (i, j) is for value j.",
+        _roles,
+        when=lambda case: _plain(case) and case.arguments["key"].shape[-2] > 1,
     ),
     Check(
         "the scale is 1/sqrt(d)",

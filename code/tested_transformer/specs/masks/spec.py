@@ -19,11 +19,12 @@ from . import mutants as mutants
 
 
 def textbook(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The baseline: one masked_fill and torch's softmax, NaN replaced afterwards."""
-    hidden = scores == -math.inf  # filled as well: its gradient is 0, in a fully masked row too
+    """The baseline: exp(score - log sum exp), which of the right formulas rounds the most."""
+    hidden = scores == -math.inf
     if allowed is not None:
         hidden = hidden | ~allowed
-    return scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
+    filled = scores.masked_fill(hidden, -math.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    return (filled - filled.logsumexp(-1, keepdim=True)).exp().masked_fill(hidden, 0.0)
 
 
 def _softmax_cases(rng: np.random.Generator) -> list[Case]:
