@@ -152,7 +152,7 @@ ATTENTION = replace(ATTENTION, mutants=[m for m in ATTENTION.mutants if m.name i
 # --- 1.3: self-attention for a batch --------------------------------------------------------------
 
 SELF = SELF_ATTENTION.narrowed(
-    lambda case: "d_in" not in case.arguments,
+    lambda case: not any(case.arguments.get(name) for name in SELF_ATTENTION.of_modules),
     name="ch01.self_attention",
     mutants=tuple(m for m in SELF_ATTENTION.mutants if not isinstance(m.candidate, type)),
     points=3,
