@@ -14,7 +14,7 @@ SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next gpu-compile test-gpu tune-gpu bench-gpu \
+.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next judge-soak gpu-compile test-gpu tune-gpu bench-gpu \
 	python venv pdf-asked refresh-asked
 .PRECIOUS: $(SITE)  # an interrupted make would delete it, though it is whole
 
@@ -29,6 +29,7 @@ help:
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=\"3 10\" for some)"
 	@echo "make links      ask every outside address that a page links to whether it still answers"
 	@echo "make book-next  build the site without Jupyter Book 1, under a later Sphinx"
+	@echo "make judge-soak  judge every right implementation at 500 seeds (SEEDS=20, MINUTES=60, ONLY=attention)"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
 	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
@@ -73,6 +74,9 @@ links: $(VENV)/book.stamp
 
 book-next: $(VENV)/book.stamp
 	@$(BIN)/python tools/book_next.py
+
+judge-soak: $(VENV)/homework.stamp $(VENV)/dev.stamp
+	@$(BIN)/python tools/judge_soak.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only "$(ONLY)")
 
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
 gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp
