@@ -221,18 +221,20 @@ _BY_HEADS: WeakKeyDictionary[Case, tuple[Case, float]] = WeakKeyDictionary()
 
 
 def readable(run: Run, case: Case) -> tuple[list[Case], float]:
-    """The same call for each key, its value being 1 in each head, the others' 0: the weights of it.
+    """The same call for every d keys: in each head number c of the output is the weight of the c-th.
 
     They are off by rounding, twice because the values are found with as much of it.
     """
     if case not in _READABLE:
         a, source = case.arguments, case.arguments[_source(case)][0]
         width, heads = a["w_query"].shape[1], a["num_heads"]
+        d, readers = width // heads, np.linalg.pinv(source)  # of D numbers for each key
         cases = []
-        for reader in np.linalg.pinv(source).T:
-            w_value = np.zeros_like(a["w_value"])
-            w_value[:, :: width // heads] = reader[:, None]
-            weights = {"w_value": w_value, "w_output": np.eye(width)}
+        for start in range(0, len(source), d):
+            w_value = np.zeros((width, heads, d))
+            some = readers[:, None, start : start + d]
+            w_value[..., : some.shape[-1]] = some
+            weights = {"w_value": w_value.reshape(width, width), "w_output": np.eye(width)}
             cases.append(replace(case, arguments={**a, **weights}))
         slack = max(run.spec.tolerance(each, np.ones(1)) for each in cases)
         _READABLE[case] = cases, 2 * slack
@@ -251,9 +253,10 @@ def by_heads(run: Run, case: Case) -> tuple[Case, float]:
 def weights_of(run: Run, case: Case) -> tuple[np.ndarray, float]:
     """The candidate's weights (H, L, S), and how far each may be off."""
     cases, slack = readable(run, case)
-    width, heads = case.arguments["w_query"].shape[1], case.arguments["num_heads"]
-    columns = [run.value(each)[0, :, :: width // heads].T for each in cases]
-    return np.stack(columns, axis=-1), slack
+    x, heads = case.arguments["x"][0], case.arguments["num_heads"]
+    outputs = [run.value(each)[0].reshape(len(x), heads, -1) for each in cases]  # L H d
+    weights = np.concatenate(outputs, axis=-1).transpose(1, 0, 2)
+    return weights[..., : case.arguments[_source(case)].shape[1]], slack
 
 
 def _apart(run: Run, case: Case) -> Problem | None:
