@@ -68,6 +68,8 @@ def _with_weights(
         if layer(module, name).bias is not None:
             bias = torch.zeros_like(matrix[0]) if biases is None else biases[place]
             weights[f"{name}.bias"] = bias
+        elif biases is not None:
+            raise BackendError("has no biases")
     options = {n: o for n, o in options.items() if n in ("mask", "causal")}
     inputs = (x,) if context is None else (x, context)
     return functional_call(module, weights, inputs, options, strict=True)
@@ -146,7 +148,6 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("freshly made", (2, 4, 6), 2, d_model=6),
         case("float16", (2, 4, 6), 2, dtype=torch.float16, mask=padding([4, 2], 4)),
         case("one number per head", (1, 3, 2), 2),
-        case("no samples", (0, 3, 4), 2),
         case("tokens of large magnitude", (2, 4, 6), 2, spread=40.0),
         case("scores above 88 in float32", (2, 4, 6), 2, spread=12.0, dtype=torch.float32),
         case("transposed in memory", (2, 4, 6), 3, turned=True),
@@ -342,11 +343,30 @@ def _padding(run: Run, case: Case) -> Problem | None:
 
 
 def _future(run: Run, case: Case) -> Problem | None:
-    x = case.arguments["x"].copy()
-    x[:, -1] = -x[:, -1]
-    before, after = run.value(case)[:, :-1], run.value(case, x=x)[:, :-1]
-    when = "the last token changes"
-    return unchanged(before, after, _slack(run, case), when, "what earlier tokens get")
+    name = _source(case)
+    tokens = case.arguments[name].copy()
+    tokens[:, -1] = -tokens[:, -1]
+    before, after = run.value(case), run.value(case, **{name: tokens})
+    seen = np.abs(after - before)[:, -1].max(axis=-1) > _slack(run, case)
+    if case.arguments.get("mask") is None and not seen.all():
+        return Problem("a last output that depends on the last key", "one that does not")
+    when, what = "the last token changes", "what earlier queries get"
+    return unchanged(before[:, :-1], after[:, :-1], _slack(run, case), when, what)
+
+
+def _fully_masked(case: Case) -> np.ndarray:
+    """Which queries (B, L) no head allows any key."""
+    a = case.arguments
+    shape = (len(a["x"]), a["num_heads"], a["x"].shape[1], a[_source(case)].shape[1])
+    allowed = np.broadcast_to(True if a.get("mask") is None else a["mask"], shape)
+    if a.get("causal"):
+        allowed = allowed & np.tri(*shape[2:], k=shape[3] - shape[2], dtype=bool)
+    return ~allowed.any(axis=(1, 3))
+
+
+def _zero(run: Run, case: Case) -> Problem | None:
+    output = run.value(case)[_fully_masked(case)]
+    return compare(np.zeros_like(output), output, 0.0)
 
 
 def _roles(run: Run, case: Case) -> Problem | None:
@@ -431,6 +451,12 @@ def _several(case: Case) -> bool:
 
 CHECKS = (
     Check(
+        "no overflow",
+        "The softmax overflows. Subtract the row's maximum before the exponential.",
+        finite,
+        when=lambda case: np.abs(case.arguments["x"]).max(initial=0.0) > 10,
+    ),
+    Check(
         "the layers start apart",
         "Layers that start equal give symmetric scores: each must be made anew, not copied.",
         _apart,
@@ -483,10 +509,16 @@ CHECKS = (
     ),
     Check(
         "the future stays hidden",
-        "With causal=True, changing the last token must leave all earlier outputs alone.",
+        "With causal=True only the last query sees the last key: earlier outputs do not depend on it.",
         _future,
         needs=("causal",),
-        when=lambda case: _with(case, "causal"),
+        when=_exact,
+    ),
+    Check(
+        "a fully masked row is zero",
+        "A query that may attend to nothing gets nothing: no mean of the values, and no NaN.",
+        _zero,
+        when=lambda case: case.arguments.get("biases") is None and bool(_fully_masked(case).any()),
     ),
     Check(
         "rows ask, columns answer",
@@ -523,12 +555,6 @@ CHECKS = (
         "What one call leaves behind must not reach the next, which may be longer and have a mask.",
         _other_length,
         when=lambda case: _exact(case) and case.arguments["x"].shape[1] > 1,
-    ),
-    Check(
-        "no overflow",
-        "The softmax overflows. Subtract the row's maximum before the exponential.",
-        finite,
-        when=lambda case: np.abs(case.arguments["x"]).max(initial=0.0) > 10,
     ),
 )
 
