@@ -10,15 +10,16 @@ Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
+POOL = 2**14  # directions drawn at once
 DRAWS = 3  # runs with other directions; each array has many entries besides
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
@@ -29,21 +30,34 @@ class Shaken(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
+        self.factors, self.used = torch.empty(0), 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if any(out.alias_info for out in function._schema.returns):  # a view: no arithmetic
+        if _is_view(function):
             return function(*args, **(kwargs or {}))
-        args, kwargs = tree_map_only(Tensor, self.moved, (args, kwargs or {}))
-        return tree_map_only(Tensor, self.moved, function(*args, **kwargs))
+        moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
+        return self.moved(function(*self.moved(args), **moved))
 
-    def moved(self, tensor: Tensor) -> Tensor:
-        """The tensor, each of its numbers a STEP larger or smaller."""
-        if not tensor.is_floating_point():
-            return tensor
-        signs = torch.empty(tensor.shape, dtype=tensor.dtype).bernoulli_(generator=self.random)
-        return tensor * (1 + STEP * (2 * signs - 1))
+    def moved(self, given: Any) -> Any:
+        """A tensor, or those in a list or a tuple, each of its numbers a STEP larger or smaller."""
+        if isinstance(given, list | tuple):
+            return type(given)(map(self.moved, given))
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            return given
+        start, self.used = self.used, self.used + given.numel()
+        if self.used > len(self.factors):  # drawn many at once, which is much faster
+            signs = torch.empty(max(POOL, given.numel()), dtype=torch.float64)
+            self.factors = 1 + STEP * (2 * signs.bernoulli_(generator=self.random) - 1)
+            start, self.used = 0, given.numel()
+        return given * self.factors[start : self.used].view(given.shape).to(given.dtype)
+
+
+@cache
+def _is_view(function: Any) -> bool:
+    """Whether an operation does no arithmetic."""
+    return any(out.alias_info for out in function._schema.returns)
 
 
 def rounding(

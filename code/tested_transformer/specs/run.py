@@ -46,7 +46,8 @@ class Run:
         if not _is_module_class(self.candidate) and any(n in self.spec.of_modules for n in given):
             return "is no module class"
         takes = keywords(self.candidate)
-        extra = [name for name in given if name not in self.spec.required]
+        known = (*self.spec.required, *self.spec.of_modules)  # `build` looks after the latter
+        extra = [name for name in given if name not in known]
         missing = [name for name in extra if takes is not None and name not in takes]
         if missing:
             return "takes no " + ", ".join(f"`{name}`" for name in missing)
