@@ -61,6 +61,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("large logits in float32", (2, 4), 9, padded=1, scale=200.0, dtype=torch.float32),
         case("large logits in float16", (2, 4), 9, scale=20.0, dtype=torch.float16),
         case("a large vocabulary", (2, 3), 700, padded=1, label_smoothing=0.1),
+        case("much smoothing", (2, 3), 6, label_smoothing=0.9),
         nothing,
     ]
 

@@ -22,7 +22,7 @@ from ...training.losses import cross_entropy, token_accuracy
 from ..checks import as_expected, varied
 from ..compare import Problem, compare, unchanged
 from ..mistakes import mistakes_in
-from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
 
 
@@ -215,8 +215,7 @@ def batches_of(source: Tensor, target: Tensor, expected: Tensor, sizes) -> list[
 
 
 def take_steps(
-    candidate, source, target, expected, cuts, clip, source_table, target_table, output,
-    rate=1.0, momentum=0.0,
+    candidate, source, target, expected, cuts, clip, source_table, target_table, output, rate, momentum
 ):  # fmt: skip
     """After each step of gradient descent all weights, and 1 if the model was and is in training."""
     model = TinyModel(source_table, target_table, output, dropout=0.0)
@@ -233,7 +232,7 @@ def take_steps(
 
 
 def slow_steps(
-    source, target, expected, cuts, clip, source_table, target_table, output, rate=1.0, momentum=0.0
+    source, target, expected, cuts, clip, source_table, target_table, output, rate, momentum
 ):
     """The gradient word by word, as it is on paper: (p - target) back through two sums."""
     tables = [table.copy() for table in (source_table, target_table, output)]
@@ -289,10 +288,12 @@ def _as_torch_clips(case: Case) -> float:
 def _step_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(
-        label, cuts, *, length=3, vocab=7, clip=None, dtype=torch.float64, **optimizer
+        label, cuts, *, length=3, vocab=7, clip=None, dtype=torch.float64, rate=1.0, momentum=0.0
     ) -> Case:
         data = _tiny(rng, sum(map(sum, cuts)), length, vocab)
-        return Case(label, {**data, "cuts": cuts, "clip": clip, **optimizer}, dtype)
+        return Case(
+            label, {**data, "cuts": cuts, "clip": clip, "rate": rate, "momentum": momentum}, dtype
+        )
 
     return [
         case("one sentence", ((1,),)),
@@ -315,7 +316,7 @@ def _precise(case: Case) -> bool:
 
 def _plain_descent(case: Case) -> bool:
     """By the gradient itself: the step is as long as it."""
-    return case.arguments.get("momentum") is None and case.arguments.get("rate") is None
+    return case.arguments["rate"] == 1 and case.arguments["momentum"] == 0
 
 
 def _trains(run: Run, case: Case) -> Problem | None:
@@ -332,6 +333,11 @@ def _twice(run: Run, case: Case) -> Problem | None:
     data = {name: np.repeat(case.arguments[name], 2, axis=0) for name in DATA}
     cuts = tuple(tuple(2 * size for size in sizes) for sizes in case.arguments["cuts"])
     return _same(run, case, "every sentence is given twice", "the weights", **data, cuts=cuts)
+
+
+def _padded_more(run: Run, case: Case) -> Problem | None:
+    wider = {name: np.pad(case.arguments[name], ((0, 0), (0, 2))) for name in DATA}
+    return _same(run, case, "two columns of padding are added", "the weights", **wider)
 
 
 def _clipped(run: Run, case: Case) -> Problem | None:
@@ -364,7 +370,7 @@ TRAINING_STEP = Spec(
     "over all words of all batches. model(batch.source, batch.target) gives the logits, batch.expected "
     f"the words, {PAD} where there is none. The norm of the whole gradient is at most clip, unless clip "
     "is None. Nothing of the gradient is left for the next step, and the model stays in training mode",
-    required=("source", "target", "expected", "cuts", "clip", *TABLES),
+    required=(*DATA, "cuts", "clip", *TABLES, "rate", "momentum"),
     reference=slow_steps,
     baseline=partial(take_steps, plain_step),
     differentiable=False,
@@ -390,6 +396,12 @@ TRAINING_STEP = Spec(
             when=lambda case: _precise(case) and max(map(len, case.arguments["cuts"])) > 1,
         ),
         Check(
+            "padding teaches nothing",
+            "The loss is over words: more places without one must not change the step.",
+            _padded_more,
+            when=_precise,
+        ),
+        Check(
             "no step is longer than clip",
             "The gradient of all weights together keeps its direction and is at most clip long.",
             _clipped,
@@ -401,6 +413,12 @@ TRAINING_STEP = Spec(
             "The second step must be the one that a fresh start from the same weights would take.",
             _from_nothing,
             when=lambda case: _plain_descent(case) and len(case.arguments["cuts"]) > 1,
+        ),
+        Check(
+            "the optimizer takes the step",
+            "Rate and momentum are the optimizer's own: one optimizer.step(), and none beside it.",
+            EQUAL.test,
+            when=lambda case: not _plain_descent(case),
         ),
     ),
     mutants=mistakes_in(mutants, of="training_step"),
@@ -482,6 +500,24 @@ def _evaluation_cases(rng: np.random.Generator) -> list[Case]:
 RATED = "loss and accuracy"
 
 
+def _no_words(case: Case) -> bool:
+    """A batch has none."""
+    ends = np.cumsum(case.arguments["sizes"])[:-1]
+    return any(not (part != PAD).any() for part in np.split(case.arguments["expected"], ends))
+
+
+def _all_count(case: Case) -> bool:
+    return _precise(case) and not _no_words(case)
+
+
+def _one_of_both(place: int, what: str) -> Any:
+    def test(run: Run, case: Case) -> Problem | None:
+        expected, tolerance = run.expected(case)
+        return compare(expected[place], run.value(case)[place], tolerance, what)
+
+    return test
+
+
 def _rated(run: Run, case: Case, when: str, **changes: Any) -> Problem | None:
     before, tolerance = run.value(case)[:2], 2 * run.expected(case)[1]
     return unchanged(before, run.value(case, **changes)[:2], tolerance, when, RATED)
@@ -553,25 +589,27 @@ EVALUATION = Spec(
             "the mode does not matter",
             "A model in training must get the same numbers: call model.eval() before.",
             _any_mode,
-            when=_precise,
+            when=_all_count,
         ),
         Check(
             "padding costs nothing",
             "More places without a word must change neither loss nor accuracy.",
             _padding,
-            when=_precise,
+            when=_all_count,
         ),
         Check(
             "the future stays hidden",
             "A word that is read later must not change the loss of an earlier one.",
             _no_future,
-            when=lambda case: _precise(case) and (case.arguments["expected"][:, :-1] != PAD).any(),
+            when=lambda case: (
+                _all_count(case) and (case.arguments["expected"][:, :-1] != PAD).any()
+            ),
         ),
         Check(
             "however the words are cut",
             "The mean is over words: one large batch must give the same.",
             _one_batch,
-            when=_precise,
+            when=_all_count,
         ),
         Check(
             "the model comes back as it came",
@@ -582,6 +620,22 @@ EVALUATION = Spec(
             "no graph is kept",
             "Nothing is learned here: under torch.no_grad() no graph uses memory.",
             _no_graph,
+        ),
+        Check(
+            "a batch without words counts for nothing",
+            "The mean of no words is 0 / 0: add up sums, and divide once.",
+            EQUAL.test,
+            when=_no_words,
+        ),
+        Check(
+            "the loss is the mean surprise",
+            "-log p of each word, in nats, without smoothing, over all words.",
+            _one_of_both(0, "the loss"),
+        ),
+        Check(
+            "the accuracy is a share of words",
+            "Of all words, those that are the model's likeliest.",
+            _one_of_both(1, "the accuracy"),
         ),
         Check(
             "the weights are left alone",
@@ -656,6 +710,11 @@ def _wide(run: Run, case: Case) -> Problem | None:
     return _ratio(run, wide, case, 0.5, "the share of the rate at four times the width")
 
 
+def _twice_the_factor(run: Run, case: Case) -> Problem | None:
+    twice = varied(case, "twice", factor=2 * case.arguments.get("factor", 1.0))
+    return _ratio(run, twice, case, 2.0, "the ratio of the rates at twice the factor")
+
+
 PAPER_RATE = Spec(
     name="paper_rate",
     statement="paper_rate(step, *, d_model, warmup=4000, factor=1.0) -> the learning rate of a step, the "
@@ -682,6 +741,11 @@ PAPER_RATE = Spec(
             "four times as wide, half the rate",
             "The rate goes with 1 / sqrt(d_model).",
             _wide,
+        ),
+        Check(
+            "twice the factor, twice the rate",
+            "The factor multiplies the rate of every step, whatever else is given.",
+            _twice_the_factor,
         ),
     ),
     mutants=mistakes_in(mutants, of="paper_rate"),
@@ -790,6 +854,12 @@ ONE_CYCLE_RATE = Spec(
             "level at the peak",
             "At the end of the warm-up the rate is the peak, and a cosine leaves it slowly.",
             _level,
+        ),
+        Check(
+            "the warm-up is as long as asked",
+            "The peak lies at step warmup x total: between two steps, before the first, at the last.",
+            EQUAL.test,
+            needs=("warmup",),
         ),
     ),
     mutants=mistakes_in(mutants, of="one_cycle_rate"),
