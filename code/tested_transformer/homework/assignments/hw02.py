@@ -14,12 +14,8 @@ from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
 from ...specs.spec import SHAPE, Case, Check, Run, Spec, finite
+from ..checks import sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
-
-
-def _slack(case: Case, terms: int, size: float = 1.0) -> float:
-    """What rounding can do to a softmax of `terms` exponents of this size: it rounds them by eps size."""
-    return 2 * (terms + 2) * torch.finfo(case.dtype).eps * max(1.0, size)
 
 
 # --- A window without edges -----------------------------------------------------------------------
@@ -69,18 +65,6 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
         case("a window wider than all", 2, 5, width=1000.0),
         case("float32", 3, 8, dtype=torch.float32),
     ]
-
-
-def _window_slack(case: Case) -> float:
-    """A weight can be much smaller than the exponent that it is made of."""
-    scores, centers, width = case.arguments.values()
-    far = np.max(np.abs(centers)) + scores.shape[-1]
-    return _slack(case, scores.shape[-1], np.max(np.abs(scores)) + (far / width) ** 2 / 2)
-
-
-def _rows_sum(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)
-    return compare(np.ones_like(sums), sums, _window_slack(case), "sums of the rows")
 
 
 def _nearest_wins(run: Run, case: Case) -> Problem | None:
@@ -143,11 +127,11 @@ WINDOW = Spec(
     required=("scores", "centers", "width"),
     reference=_windowed,
     baseline=window_inside,
-    slack=_window_slack,
+    differentiable=False,
     cases=_window_cases,
     checks=(
         Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", finite),
-        Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
+        Check("rows sum to 1", "The rows are divided by their sums.", sums_of_rows),
         Check(
             "among equal scores the nearest place wins",
             "If all scores are equal only the window decides, and it is highest next to its center.",
@@ -216,7 +200,8 @@ def _kept(run: Run, case: Case) -> Problem | None:
 def _equal_lengths(run: Run, case: Case) -> Problem | None:
     squares = np.square(run.value(case)).sum(-1)
     expected = np.broadcast_to(squares.max(-1, keepdims=True), squares.shape)
-    slack = 4 * _slack(case, case.arguments["key"].shape[-1]) * float(squares.max())
+    longest = np.abs(run.value(case)).sum(-1).max()  # the square of a sum of numbers off by so much
+    slack = 2 * 2 * longest * run.expected(case)[1]
     return compare(expected, squares, slack, "squared lengths")
 
 
@@ -288,6 +273,7 @@ LEVEL = Spec(
     required=("key",),
     reference=_level,
     baseline=leveled,
+    differentiable=False,
     cases=_level_cases,
     checks=(
         Check(
@@ -428,6 +414,7 @@ SCALE = Spec(
     required=("d", "query_mean", "query_std", "key_mean", "key_std"),
     reference=_scale_for,
     baseline=scale_for_rows,
+    differentiable=False,
     cases=_scale_cases,
     usual=(SHAPE,),
     checks=(
@@ -532,18 +519,6 @@ def _entropy_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-def _entropy_slack(case: Case) -> float:
-    """A derivative can be much smaller than the scores that it is made of."""
-    scores = case.arguments["scores"]
-    size = np.max(np.abs(scores), initial=0.0, where=np.isfinite(scores))
-    return _slack(case, scores.shape[-1], size)
-
-
-def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)
-    return compare(np.zeros_like(sums), sums, _entropy_slack(case), "sums of the rows")
-
-
 @mistake(
     "the other sign",
     rejected_by="equals the reference",
@@ -569,7 +544,7 @@ ENTROPY = Spec(
     required=("scores",),
     reference=_entropy_gradient,
     baseline=entropy_slope,
-    slack=_entropy_slack,
+    differentiable=False,
     cases=_entropy_cases,
     checks=(
         Check(
@@ -580,7 +555,7 @@ ENTROPY = Spec(
         Check(
             "raising all scores changes nothing",
             "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
-            _nothing_in_sum,
+            sums_of_rows,
         ),
     ),
     mutants=mistakes(_log_of_zero, _no_mean, _only_itself, other_sign, bits_for_nats),
