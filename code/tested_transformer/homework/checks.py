@@ -1,0 +1,29 @@
+"""Tests of checks that several assignments share; what they allow is what rounding does to the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..specs.compare import Problem, compare, unchanged
+from ..specs.spec import Case, Run
+
+__all__ = ["right_with", "same_with", "sums_of_rows"]
+
+
+def sums_of_rows(run: Run, case: Case) -> Problem | None:
+    """The sums of the answer's rows are those of the right ones."""
+    expected, tolerance = run.expected(case)
+    sums = run.value(case).sum(-1)
+    return compare(expected.sum(-1), sums, expected.shape[-1] * tolerance, "sums of the rows")
+
+
+def right_with(run: Run, case: Case, what: str, **changes: Any) -> Problem | None:
+    """The answer is right with some arguments replaced."""
+    expected, tolerance = run.expected(case, **changes)
+    return compare(expected, run.value(case, **changes), tolerance, what)
+
+
+def same_with(run: Run, case: Case, when: str, what: str = "the answer", **changes: Any):
+    """The answer is the same with some arguments replaced, of which it must not depend."""
+    tolerance = run.expected(case)[1] + run.expected(case, **changes)[1]
+    return unchanged(run.value(case), run.value(case, **changes), tolerance, when, what)
