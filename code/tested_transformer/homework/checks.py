@@ -23,7 +23,9 @@ def right_with(run: Run, case: Case, what: str, **changes: Any) -> Problem | Non
     return compare(expected, run.value(case, **changes), tolerance, what)
 
 
-def same_with(run: Run, case: Case, when: str, what: str = "the answer", **changes: Any):
+def same_with(
+    run: Run, case: Case, when: str, what: str = "the answer", **changes: Any
+) -> Problem | None:
     """The answer is the same with some arguments replaced, of which it must not depend."""
-    tolerance = run.expected(case)[1] + run.expected(case, **changes)[1]
+    tolerance = 2 * run.expected(case)[1]  # for either
     return unchanged(run.value(case), run.value(case, **changes), tolerance, when, what)

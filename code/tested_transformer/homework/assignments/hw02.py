@@ -17,7 +17,6 @@ from ...specs.spec import SHAPE, Case, Check, Run, Spec, finite
 from ..checks import sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
 
-
 # --- A window without edges -----------------------------------------------------------------------
 
 
@@ -155,8 +154,14 @@ def _level(key):
     for batch in np.ndindex(key.shape[:-2]):
         squares = [reference.dot(row, row) for row in key[batch]]
         for j, row in enumerate(key[batch]):
-            answer[batch][j] = [*row, np.sqrt(max(squares) - squares[j])]
+            answer[batch][j] = [*row, max(squares) - squares[j]]
     return answer
+
+
+def _last_squared(answer: Tensor, arguments: dict) -> Tensor:
+    """The last number squared, its sign kept: near 0 rounding decides the number, and not its square."""
+    last = torch.as_tensor(answer)[..., -1:]
+    return torch.cat([torch.as_tensor(answer)[..., :-1], last * last.abs()], -1)
 
 
 def leveled(key: Tensor) -> Tensor:
@@ -198,10 +203,10 @@ def _kept(run: Run, case: Case) -> Problem | None:
 
 
 def _equal_lengths(run: Run, case: Case) -> Problem | None:
-    squares = np.square(run.value(case)).sum(-1)
+    got = run.value(case)
+    squares = np.square(got[..., :-1]).sum(-1) + got[..., -1]
     expected = np.broadcast_to(squares.max(-1, keepdims=True), squares.shape)
-    longest = np.abs(run.value(case)).sum(-1).max()  # the square of a sum of numbers off by so much
-    slack = 2 * 2 * longest * run.expected(case)[1]
+    slack = 2 * case.rounding(got.shape[-1]) * float(squares.max())  # both sides are sums
     return compare(expected, squares, slack, "squared lengths")
 
 
@@ -273,6 +278,7 @@ LEVEL = Spec(
     required=("key",),
     reference=_level,
     baseline=leveled,
+    read=_last_squared,
     differentiable=False,
     cases=_level_cases,
     checks=(
@@ -320,7 +326,11 @@ def _scale_for(d, query_mean, query_std, key_mean, key_std):
 
 def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
     """The baseline."""
-    return 1 / (key_std * math.sqrt(d * (query_std**2 + query_mean**2)))
+    wide = (
+        torch.tensor(number, dtype=torch.float64) for number in (query_mean, query_std, key_std)
+    )
+    query_mean, query_std, key_std = wide
+    return 1 / (key_std * (d * (query_std.square() + query_mean.square())).sqrt())
 
 
 @mistake(
@@ -357,7 +367,7 @@ def _scale_cases(rng: np.random.Generator) -> list[Case]:
 def _halves(run: Run, case: Case, **changes) -> Problem | None:
     """The scale of changed arguments is half of the scale; neither need be the right one."""
     half, got = float(run.value(case)) / 2, float(run.value(case, **changes))
-    if abs(got - half) <= 1e-12 * abs(half):
+    if abs(got - half) <= run.expected(case)[1]:  # half of it for either
         return None
     before, after = (_call(arguments) for arguments in (case.arguments, case.arguments | changes))
     return Problem(f"half of your {before} = {2 * half:.6g}, so {half:.6g}", f"{after} = {got:.6g}")

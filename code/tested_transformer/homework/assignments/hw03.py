@@ -14,6 +14,7 @@ from ... import reference
 from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, Case, Check, Run, Spec
+from ..checks import same_with
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- How many pairs -------------------------------------------------------------------------------
@@ -257,15 +258,14 @@ def _padding_unread(run: Run, case: Case) -> Problem | None:
     """Other numbers at the padded places: the same answer, to the last bit."""
     x = case.arguments["x"].copy()
     x[~case.arguments["real"]] = -7.5
-    like = "with -7.5 as padding"
-    return compare(run.value(case, x=x), run.value(case), 0.0, "the means", like)
+    return same_with(run, case, "-7.5 stands at the padded positions", "the mean", x=x)
 
 
 def _mean_gradient(run: Run, case: Case) -> Problem | None:
     real = case.arguments["real"]
     count = np.maximum(real.sum(1), 1)[:, None, None]
     expected = np.broadcast_to(real[..., None] / count, case.arguments["x"].shape)
-    return compare(expected, run.gradients(case, ["x"])["x"], 1e-12, "the gradient of x")
+    return compare(expected, run.gradients(case, ["x"])["x"], case.rounding(1), "the gradient of x")
 
 
 def _without_words(run: Run, case: Case) -> Problem | None:
@@ -680,8 +680,7 @@ def _far(run: Run, case: Case) -> Problem | None:
     """The same scores, each row moved back to around 0: the same answer."""
     near = case.arguments["query"].copy()
     near[..., 0] = 0.0
-    tolerance, like = run.expected(case)[1], "with each row of scores moved by one number"
-    return compare(run.value(case, query=near), run.value(case), tolerance, "the answer", like)
+    return same_with(run, case, "each row of scores is moved by one number", query=near)
 
 
 def _has_odd(case: Case) -> bool:
@@ -695,9 +694,7 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     empty = {name: arguments[name].copy() for name in ("key", "value")}
     for buffer in empty.values():
         buffer[unseen] = 0.0
-    tolerance = run.expected(case)[1]
-    like = "with zeros in the unwritten slots"
-    return compare(run.value(case, **empty), run.value(case), tolerance, "the answer", like)
+    return same_with(run, case, "zeros stand in the unwritten slots", **empty)
 
 
 def _gradients(run: Run, case: Case) -> Problem | None:
