@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.compare import Problem, compare
+from ...specs.compare import Problem, compare, unchanged
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..checks import same_with
@@ -258,7 +258,10 @@ def _padding_unread(run: Run, case: Case) -> Problem | None:
     """Other numbers at the padded places: the same answer, to the last bit."""
     x = case.arguments["x"].copy()
     x[~case.arguments["real"]] = -7.5
-    return same_with(run, case, "-7.5 stands at the padded positions", "the mean", x=x)
+    some = case.arguments["real"].any(1)  # the others have a check of their own
+    before, after = run.value(case)[some], run.value(case, x=x)[some]
+    when, tolerance = "-7.5 stands at the padded positions", 2 * run.expected(case)[1]
+    return unchanged(before, after, tolerance, when, "the mean")
 
 
 def _mean_gradient(run: Run, case: Case) -> Problem | None:
@@ -694,7 +697,10 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     empty = {name: arguments[name].copy() for name in ("key", "value")}
     for buffer in empty.values():
         buffer[unseen] = 0.0
-    return same_with(run, case, "zeros stand in the unwritten slots", **empty)
+    some = ~_no_slot(case)  # the others have a check of their own
+    before, after = run.value(case)[some], run.value(case, **empty)[some]
+    tolerance = 2 * run.expected(case)[1]
+    return unchanged(before, after, tolerance, "zeros stand in the unwritten slots")
 
 
 def _gradients(run: Run, case: Case) -> Problem | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ... import reference
-from ...specs.compare import Problem, compare
+from ...specs.compare import Problem, compare, unchanged
 from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.multi_head.mutants import (
     CutStraight,
@@ -563,7 +563,10 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     for b, length in enumerate(case.arguments["lengths"]):
         for buffer in changed.values():
             buffer[b, :, length:] = -1.5
-    return same_with(run, case, "other numbers stand in the free slots", **changed)
+    some = case.arguments["lengths"] > 0  # the others show whether a token sees itself
+    before, after = run.value(case)[some], run.value(case, **changed)[some]
+    tolerance = 2 * run.expected(case)[1]
+    return unchanged(before, after, tolerance, "other numbers stand in the free slots")
 
 
 def _plain_mean(*empty: str):
@@ -598,6 +601,7 @@ NEXT_TOKEN = Spec(
             "free slots are not read",
             "Sample b has lengths[b] keys in the buffer; what stands behind them is not its own.",
             _leftovers,
+            when=lambda case: case.label != FAR,
         ),
         Check(
             "a token sees itself",

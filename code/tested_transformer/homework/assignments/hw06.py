@@ -241,7 +241,7 @@ def squares_then_mean(counts, means, variances):
 
 @mistake(
     "shares in float32",
-    rejected_by="a shift moves the mean alone",
+    rejected_by="pieces that are alike",
     cause="One integer tensor divided by another is float32, whatever the means are.",
 )
 def shares_in_float32(counts, means, variances):

@@ -17,7 +17,6 @@ from ... import reference
 from ...specs.compare import Problem, brief, compare, unchanged
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, Case, Check, Run, Spec
-from ..checks import right_with
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- What the decoder reads when sentences are packed ---------------------------------------------
@@ -577,7 +576,9 @@ def _still_at_the_target(run: Run, case: Case) -> Problem | None:
         best[tuple(place)] = np.log(
             reference.word_target(a["answers"][tuple(place)], vocab, a["smoothing"])
         )
-    return right_with(run, case, "at the target", logits=best)
+    expected, rounding = run.expected(case, logits=best)  # what cancels was rounded as elsewhere
+    tolerance = rounding + run.expected(case)[1]
+    return compare(expected, run.value(case, logits=best), tolerance, "at the target")
 
 
 def _twice_is_half(run: Run, case: Case) -> Problem | None:
