@@ -8,9 +8,10 @@ import sys
 import time
 
 import pytest
-from course import ROOT, functions, solution_cells
+from course import ROOT, solution_cells
 
 import homework as tool
+from solutions import assignment_solutions
 from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check, checks
 from tested_transformer.homework.assignments import assignment, assignment_names, part
@@ -36,7 +37,7 @@ EVERY = [each for name in NAMES for each in assignment(name).coded]
 TASKS = [each for each in EVERY if isinstance(each, Task)]
 HUNTS = [each for each in EVERY if isinstance(each, Hunt)]
 NOTEBOOKS = {name: json.loads(tool.notebook(name).read_text(encoding="utf-8")) for name in NAMES}
-SOLUTIONS = {name: functions(name) for name in NAMES}
+SOLUTIONS = {name: assignment_solutions(name) for name in NAMES}
 HEADINGS = re.compile(
     r"^## \S+ (.+)\n\n\*(\S+) points? · (\d+) minutes · ([\w-]+)\*$", re.MULTILINE
 )

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..specs.compare import Problem, compare, unchanged
 from ..specs.spec import Case, Run
 
-__all__ = ["right_with", "same_with", "sums_of_rows"]
+__all__ = ["of_exponents", "right_with", "same_with", "sums_of_rows"]
+
+
+def of_exponents(case: Case, largest: float) -> float:
+    """How far rounding takes weights exp(s - logsumexp(s)) of scores up to so large a number.
+
+    Where torch.softmax subtracts the largest score first, this rounds both terms by half an eps of them.
+    """
+    return torch.finfo(case.dtype).eps * max(1.0, float(largest))
 
 
 def sums_of_rows(run: Run, case: Case) -> Problem | None:

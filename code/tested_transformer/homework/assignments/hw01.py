@@ -9,17 +9,18 @@ from torch import Tensor
 from ... import reference
 from ...specs.attention.mutants import InPlace, NaiveSoftmax, TransposeAll
 from ...specs.compare import Problem, compare
+from ...specs.draw import Draw
 from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.spec import Case, Check, Run, Spec
-from ..checks import right_with, same_with, sums_of_rows
+from ..checks import of_exponents, right_with, same_with, sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
 
 DECIMALS = 6  # where an answer comes out of a linear system, its last digits are nobody's business
 
 
 def _six_decimals(case: Case) -> float:
-    """The statement compares six decimals: an answer rounded to them is right."""
-    return 0.5 * 10**-DECIMALS
+    """The statement compares six decimals: an answer that is rounded to them, or cut off, is right."""
+    return 10**-DECIMALS
 
 
 # --- A dictionary that never says no --------------------------------------------------------------
@@ -71,6 +72,24 @@ def _look_up_cases(rng: np.random.Generator) -> list[Case]:
         given("sharpness 5000", [3, 5, 8], [5, 1, 8, 3], 5000.0),
         case("float32", (3,), 6, 4, 2.0, torch.float32),
     ]
+
+
+def _look_up_slack(case: Case) -> float:
+    """A weight may be made as the exponential of a difference of two large numbers."""
+    largest = float(np.abs(case.arguments["value"]).max())
+    return of_exponents(case, case.arguments["sharpness"]) * largest
+
+
+def _any_look_up(draw: Draw) -> Case:
+    batch, dtype = draw.one_of((), (1,), (2,), (2, 3)), draw.one_of(torch.float64, torch.float32)
+    entries, asked = draw.one_of(2, 1, 5, 9), draw.one_of(2, 1, 6)
+    arguments = {
+        "labels": draw.numbers.integers(-3, 4, size=(*batch, entries)),
+        "value": draw.numbers.normal(size=(*batch, entries, draw.one_of(2, 1, 5))),
+        "asked": draw.numbers.integers(-3, 4, size=(*batch, asked)),
+        "sharpness": draw.one_of(1.0, 0, 0.3, 12, 300.0, 5000.0),
+    }
+    return Case("any", arguments, dtype)
 
 
 def _constant_value(run: Run, case: Case) -> Problem | None:
@@ -150,7 +169,9 @@ LOOK_UP = Spec(
     reference=_look_up,
     baseline=soft_look_up,
     differentiable=False,
+    slack=_look_up_slack,
     cases=_look_up_cases,
+    combine=_any_look_up,
     checks=(
         Check(
             "an average of equal values is that value",

@@ -14,7 +14,7 @@ from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
 from ...specs.spec import SHAPE, Case, Check, Run, Spec, finite
-from ..checks import sums_of_rows
+from ..checks import of_exponents, sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- A window without edges -----------------------------------------------------------------------
@@ -64,6 +64,13 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
         case("a window wider than all", 2, 5, width=1000.0),
         case("float32", 3, 8, dtype=torch.float32),
     ]
+
+
+def _window_slack(case: Case) -> float:
+    """A weight may be made as the exponential of a difference of two large numbers."""
+    scores, centers, width = case.arguments.values()
+    far = np.max(np.abs(centers)) + scores.shape[-1]
+    return of_exponents(case, np.abs(scores).max() + (far / width) ** 2 / 2)
 
 
 def _nearest_wins(run: Run, case: Case) -> Problem | None:
@@ -125,6 +132,7 @@ WINDOW = Spec(
     "scores (*batch, L, S), centers (*batch, L), width above 0 -> (*batch, L, S)",
     required=("scores", "centers", "width"),
     reference=_windowed,
+    slack=_window_slack,
     baseline=window_inside,
     differentiable=False,
     cases=_window_cases,
@@ -529,6 +537,13 @@ def _entropy_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
+def _entropy_slack(case: Case) -> float:
+    """Logarithms of weights may be differences of two large numbers; twice they are in p (ln p + H)."""
+    scores = case.arguments["scores"]
+    largest = np.max(np.abs(scores), initial=0.0, where=np.isfinite(scores))
+    return of_exponents(case, largest) * (2 + math.log(scores.shape[-1]))
+
+
 @mistake(
     "the other sign",
     rejected_by="equals the reference",
@@ -553,6 +568,7 @@ ENTROPY = Spec(
     "score, row by row; 0 ln 0 counts as 0, and -inf hides a key. (*batch, S) -> (*batch, S)",
     required=("scores",),
     reference=_entropy_gradient,
+    slack=_entropy_slack,
     baseline=entropy_slope,
     differentiable=False,
     cases=_entropy_cases,

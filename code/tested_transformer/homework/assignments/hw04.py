@@ -23,7 +23,7 @@ from ...specs.multi_head.mutants import (
     WholeWidth,
 )
 from ...specs.spec import Case, Check, Run, Spec
-from ..checks import right_with, same_with
+from ..checks import of_exponents, right_with, same_with
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- Packed projections ---------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
         case("samples of three lengths", [3, 0, 1], 4, 2, 2, 3, 5, 30.0),
         case("a full buffer", [5, 2], 5, 6, 2, 2, 12, 30.0),
         case("six heads, three groups", rng.integers(1, 7, size=4), 7, 6, 3, 4, 10, 30.0),
-        far(FAR, 1000.0),
+        far(FAR, 20000.0),
     ]
 
 
@@ -567,6 +567,17 @@ def _leftovers(run: Run, case: Case) -> Problem | None:
     before, after = run.value(case)[some], run.value(case, **changed)[some]
     tolerance = 2 * run.expected(case)[1]
     return unchanged(before, after, tolerance, "other numbers stand in the free slots")
+
+
+def _step_slack(case: Case) -> float:
+    """A weight may be made as the exponential of a difference of two large numbers."""
+    a = {name: np.abs(each) for name, each in case.arguments.items()}
+    query, key, value = (a["x"] @ a[name] for name in ("w_query", "w_key", "w_value"))
+    key, value = (
+        max(each.max(), a[name].max()) for each, name in ((key, "keys"), (value, "values"))
+    )
+    largest = query.max() * key * a["keys"].shape[-1] ** 0.5
+    return of_exponents(case, largest) * float(value * a["w_output"].sum(0).max())
 
 
 def _plain_mean(*empty: str):
@@ -593,6 +604,7 @@ NEXT_TOKEN = Spec(
     "w_output (H d, D); scores times 1/sqrt(d), and they may be large",
     required=DECODE,
     reference=_decode_reference,
+    slack=_step_slack,
     baseline=_step,
     differentiable=False,
     cases=_decode_cases,

@@ -17,6 +17,7 @@ from ... import reference
 from ...specs.compare import Problem, brief, compare, unchanged
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, Case, Check, Run, Spec
+from ..checks import of_exponents
 from ..tasks import Assignment, Hunt, Task, Written
 
 # --- What the decoder reads when sentences are packed ---------------------------------------------
@@ -536,6 +537,12 @@ def _gradient_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
+def _gradient_slack(case: Case) -> float:
+    """A probability may be made as the exponential of a difference of two large numbers."""
+    words = max(1, int(_real(case).sum()))
+    return of_exponents(case, np.abs(case.arguments["logits"]).max()) / words
+
+
 def _real(case: Case) -> np.ndarray:
     return case.arguments["answers"] != case.arguments["pad"]
 
@@ -626,6 +633,7 @@ SCORE_GRADIENT = Spec(
     "for each of the V words on top. Without any word the gradient is 0",
     required=("logits", "answers", "smoothing", "pad"),
     reference=_gradient_reference,
+    slack=_gradient_slack,
     baseline=_plain_gradient,
     differentiable=False,
     cases=_gradient_cases,
