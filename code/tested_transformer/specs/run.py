@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,9 +60,10 @@ class Run:
             self._outcomes[case] = self.call(case)
         return self._outcomes[case]
 
-    def expected(self, case: Case) -> tuple[np.ndarray, float]:
-        """The reference's answer and the tolerance that goes with it."""
-        return self.spec.expected_of(case)
+    def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float]:
+        """The reference's answer, with some arguments replaced, and the tolerance that goes with it."""
+        changed = replace(case, arguments={**case.arguments, **changes}) if changes else case
+        return self.spec.expected_of(changed)
 
     def call(self, case: Case, **changes: Any) -> Outcome:
         """Call the candidate on the case with some arguments replaced; exceptions are answers."""
