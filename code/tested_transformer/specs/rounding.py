@@ -9,7 +9,8 @@ Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,29 @@ DRAWS = 3  # runs with other directions; each array has many entries besides
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
 
-class Shaken(TorchDispatchMode):
-    """Every operation reads and returns numbers that are off by a STEP of themselves."""
+_LEAST: list[torch.dtype] = []  # of the blocks `in_at_least` that a formula is in
 
-    def __init__(self, seed: int) -> None:
+
+@contextmanager
+def in_at_least(dtype: torch.dtype) -> Iterator[None]:
+    """Mark what a plain formula computes in this dtype or a wider one, whatever the answer's is."""
+    _LEAST.append(dtype)
+    try:
+        yield
+    finally:
+        _LEAST.pop()
+
+
+class Shaken(TorchDispatchMode):
+    """Every operation reads and returns numbers that are off by a STEP of themselves.
+
+    Where the formula is in a wider dtype than the one in question, the step is as much smaller.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
+        self.eps = torch.finfo(dtype).eps
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -43,7 +61,9 @@ class Shaken(TorchDispatchMode):
         if not tensor.is_floating_point():
             return tensor
         signs = torch.empty(tensor.shape, dtype=tensor.dtype).bernoulli_(generator=self.random)
-        return tensor * (1 + STEP * (2 * signs - 1))
+        finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
+        step = STEP * min(1.0, finest / self.eps)
+        return tensor * (1 + step * (2 * signs - 1))
 
 
 def rounding(
@@ -56,7 +76,7 @@ def rounding(
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
     for seed in range(DRAWS):
-        with Shaken(seed):
+        with Shaken(seed, dtype):
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf
