@@ -6,8 +6,7 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from tested_transformer.functional import scoring
 
@@ -42,9 +41,9 @@ for each in ("additive scores", "ch02.additive_scores"):
         queries = query.unsqueeze(-2).expand(*query.shape[:-1], keys, query.shape[-1])
         key = key.unsqueeze(-3).expand(*key.shape[:-2], length, keys, key.shape[-1])
         pairs = torch.cat((queries, key), -1)
-        return F.linear(torch.tanh(F.linear(pairs, torch.cat((w_query, w_key), 1))), w_v[None])[
-            ..., 0
-        ]
+        return nn.functional.linear(
+            torch.tanh(nn.functional.linear(pairs, torch.cat((w_query, w_key), 1))), w_v[None]
+        )[..., 0]
 
     @right(each)
     def additive_unit_by_unit(query, key, w_query, w_key, w_v, **options):
@@ -81,7 +80,9 @@ for each in ("additive scores", "ch02.additive_scores"):
     @wrong(each, "tanh cut to a line")
     def additive_by_hardtanh(query, key, w_query, w_key, w_v):
         return (
-            F.hardtanh((query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :])
+            nn.functional.hardtanh(
+                (query @ w_query.T)[..., :, None, :] + (key @ w_key.T)[..., None, :, :]
+            )
             @ w_v
         )
 
@@ -196,7 +197,7 @@ def location(query, weight):
 
 
 right("location scores", "the library's")(scoring.location_scores)
-right("location scores", "torch's")(F.linear)
+right("location scores", "torch's")(nn.functional.linear)
 spoil("location scores", location, "query", "weight")
 
 
@@ -242,7 +243,7 @@ def location_centered(query, weight):
 
 def content(query, key, sharpness):
     """The dot product of the directions."""
-    query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+    query, key = nn.functional.normalize(query, dim=-1), nn.functional.normalize(key, dim=-1)
     return sharpness * query @ key.mT
 
 
@@ -254,7 +255,9 @@ spoil("content scores", content, "query", "key")
 @right("content scores")
 def content_of_torch(query, key, sharpness):
     eps = torch.finfo(query.dtype).tiny ** 0.5  # its own 1e-8 would clamp short vectors
-    cosine = F.cosine_similarity(query.unsqueeze(-2), key.unsqueeze(-3), dim=-1, eps=eps)
+    cosine = nn.functional.cosine_similarity(
+        query.unsqueeze(-2), key.unsqueeze(-3), dim=-1, eps=eps
+    )
     return sharpness * cosine
 
 
@@ -281,7 +284,9 @@ def content_by_rsqrt(query, key, sharpness):
 
 @wrong("content scores", "lengths clamped at 1e-8")
 def content_clamped(query, key, sharpness):
-    return sharpness * F.cosine_similarity(query.unsqueeze(-2), key.unsqueeze(-3), dim=-1)
+    return sharpness * nn.functional.cosine_similarity(
+        query.unsqueeze(-2), key.unsqueeze(-3), dim=-1
+    )
 
 
 @wrong("content scores", "1e-6 added to the lengths")
@@ -314,12 +319,15 @@ def content_without_sign(query, key, sharpness):
 @wrong("content scores", "lengths detached")
 def content_of_detached_lengths(query, key, sharpness):
     query = query / query.norm(dim=-1, keepdim=True).detach()
-    return content(query, key, sharpness) * 0 + sharpness * query @ F.normalize(key, dim=-1).mT
+    return (
+        content(query, key, sharpness) * 0
+        + sharpness * query @ nn.functional.normalize(key, dim=-1).mT
+    )
 
 
 @wrong("content scores", "the key's length alone")
 def content_of_key_directions(query, key, sharpness):
-    return sharpness * query @ F.normalize(key, dim=-1).mT
+    return sharpness * query @ nn.functional.normalize(key, dim=-1).mT
 
 
 # --- Kernel regression ----------------------------------------------------------------------------
@@ -478,7 +486,7 @@ def local_p_by_a_mask(scores, centers, half_width):
     )
     mask = torch.zeros_like(scores).masked_fill(~inside, -math.inf)
     bell = torch.exp(-((places - centers[..., None]) ** 2) / (2 * (half_width / 2) ** 2))
-    return bell * F.softmax(scores + mask, dim=-1)
+    return bell * nn.functional.softmax(scores + mask, dim=-1)
 
 
 def both(name):
@@ -589,7 +597,7 @@ def features_shared(query, key, bandwidth):
 @right("ch02.gaussian_features")
 def features_with_padding(query, key, bandwidth):
     of_query, of_key = features(query, key, bandwidth)
-    return F.pad(of_query, (0, 2)), F.pad(of_key, (2, 0)).roll(-2, -1)
+    return nn.functional.pad(of_query, (0, 2)), nn.functional.pad(of_key, (2, 0)).roll(-2, -1)
 
 
 for part in (0, 1):

@@ -321,12 +321,12 @@ def _best(run: Run, case: Case) -> Problem | None:
 
 
 def _by_eigenvectors(case: Case) -> float:
-    """Singular vectors are also the eigenvectors of W W^T, which rounding changes by n eps |W|^2, and they
-    by that over the distance to the next eigenvalue."""
+    """Singular vectors are also the eigenvectors of W W^T: its product and its decomposition are each
+    right up to n eps |W|_F^2, and the vectors turn by twice that over the distance of the eigenvalues."""
     weight, rank = case.arguments["weight"], case.arguments["rank"]
     values = np.append(np.linalg.svd(weight, compute_uv=False), 0.0)
     gap = values[rank - 1] ** 2 - values[rank] ** 2
-    return max(weight.shape) * torch.finfo(case.dtype).eps * float(values[0] ** 3 / gap)
+    return 4 * max(weight.shape) * torch.finfo(case.dtype).eps * float((values**2).sum() * values[0] / gap)
 
 
 SPLIT = Spec(
