@@ -326,7 +326,12 @@ def _by_eigenvectors(case: Case) -> float:
     weight, rank = case.arguments["weight"], case.arguments["rank"]
     values = np.append(np.linalg.svd(weight, compute_uv=False), 0.0)
     gap = values[rank - 1] ** 2 - values[rank] ** 2
-    return 4 * max(weight.shape) * torch.finfo(case.dtype).eps * float((values**2).sum() * values[0] / gap)
+    return (
+        4
+        * max(weight.shape)
+        * torch.finfo(case.dtype).eps
+        * float((values**2).sum() * values[0] / gap)
+    )
 
 
 SPLIT = Spec(
