@@ -75,10 +75,7 @@ def length_by_a_norm(x, weight, bias, *, eps=1e-5):
     """sqrt(D) x centered / |(centered, sqrt(D eps))|."""
     d = x.shape[-1]
     centered = wide(x) @ (torch.eye(d, dtype=wide(x).dtype) - 1 / d)
-    size = torch.hypot(
-        centered.square().sum(-1, keepdim=True).add(1e-300).sqrt(),
-        centered.new_tensor((d * eps) ** 0.5),
-    )
+    size = (centered.square().sum(-1, keepdim=True) + d * eps).sqrt()
     return (d**0.5 * centered / size * weight + bias).to(x.dtype)
 
 

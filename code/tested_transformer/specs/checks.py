@@ -1,4 +1,4 @@
-"""Checks and their helpers that several families share."""
+"""What the checks of several families have in common."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -13,11 +14,59 @@ from torch import nn
 
 from .case import Case
 from .compare import Problem, compare, unchanged
+from .draw import Draw
 from .run import Run
 from .spec import Check
 
+Make = Callable[[np.random.Generator], dict[str, Any]]  # draws the arguments of a case
+
 SIZES = (1, 2, 3, 5, 4, 8)  # of axes that are drawn
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+_VARIED: WeakKeyDictionary[Case, dict[str, Case]] = WeakKeyDictionary()
+
+
+def varied(case: Case, name: str, **changes: Any) -> Case:
+    """The case with some arguments replaced: the same object for the same name, so that what is expected
+    of it is computed once."""
+    known = _VARIED.setdefault(case, {})
+    if name not in known:
+        known[name] = replace(case, arguments={**case.arguments, **changes}, simpler=tuple)
+    return known[name]
+
+
+def as_expected(run: Run, case: Case, what: str = "") -> Problem | None:
+    """The candidate's answer to a case against the reference's."""
+    expected, tolerance = run.expected(case)
+    return compare(expected, run.value(case), tolerance, what)
+
+
+def any_batch(draw: Draw) -> tuple[int, ...]:
+    """Batch axes: none, one, several, and axes of length 1."""
+    return draw.one_of((), (2,), (1,), (2, 3), (1, 2, 2))
+
+
+def any_dtype(draw: Draw) -> torch.dtype:
+    """The two dtypes in which every formula is asked."""
+    return draw.one_of(torch.float64, torch.float32)
+
+
+def transposed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same numbers, laid out in memory as views of a transposed tensor are."""
+    return {
+        name: np.asfortranarray(a) if isinstance(a, np.ndarray) else a
+        for name, a in arguments.items()
+    }
+
+
+def scaled_up(make: Make, **factors: float) -> Make:
+    """The arguments that `make` draws, some of them so many times as large."""
+
+    def larger(rng: np.random.Generator) -> dict[str, Any]:
+        drawn = make(rng)
+        return drawn | {name: factor * drawn[name] for name, factor in factors.items()}
+
+    return larger
 
 
 def changed(case: Case, **changes: Any) -> Case:
@@ -34,11 +83,6 @@ def tolerance(run: Run, case: Case, answer: np.ndarray, **changes: Any) -> float
 def largest(array: np.ndarray) -> float:
     """The largest of the finite numbers of an array, by size."""
     return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
-
-
-def transposed(array: np.ndarray) -> np.ndarray:
-    """The same numbers, lying in memory with the last two axes the other way round."""
-    return np.swapaxes(np.swapaxes(array, -1, -2).copy(), -1, -2) if array.ndim > 1 else array
 
 
 def is_module_class(candidate: Any) -> bool:
@@ -66,13 +110,12 @@ def same_after(
 def _either_mode(run: Run, case: Case) -> Problem | None:
     if not is_module_class(run.candidate):
         return None
-    expected, far = run.expected(case)
-    for training, mode in ((True, "in training, f"), (False, "in evaluation, f")):
-        build = partial(run.spec.build, training=training)
-        answer = Run(replace(run.spec, build=build), run.candidate).value(case)
-        if problem := compare(expected, answer, far, mode):
-            return problem
-    return None
+    training, evaluation = (
+        Run(replace(run.spec, build=partial(run.spec.build, training=mode)), run.candidate)
+        for mode in (True, False)
+    )
+    before, after = evaluation.value(case), training.value(case)
+    return unchanged(before, after, 2 * run.expected(case)[1], "module.train() is called")
 
 
 def either_mode(when: Callable[[Case], bool]) -> Check:

@@ -52,8 +52,7 @@ class Spec:
     reference: the slow truth, on NumPy arrays. baseline: the plain formula in torch, from whose operations
     the tolerance is derived (see rounding.py) and whose gradients must be the candidate's, unless
     `differentiable` is False. slack: how much farther than rounding a right answer to a case may be
-    from the reference; it must say why. at_least_float32: half precision is computed in float32, so
-    that only the answer is rounded to it. cases: a random generator -> the calls, from small to large.
+    from the reference; it must say why. cases: a random generator -> the calls, from small to large.
     combine: a Draw -> one more call; `num_drawn` of them are drawn. checks: what must hold, properties
     first; the `usual` ones come before them and `last` after them, unless one of their name is there.
     mutants: the famous mistakes. build: turns a candidate into a function of the arguments (a module
@@ -72,7 +71,6 @@ class Spec:
     num_drawn: int = 10
     of_modules: tuple[str, ...] = ()
     differentiable: bool = True
-    at_least_float32: bool = False
     mutants: Sequence[Mutant] = ()
     baseline: Callable[..., Any] | None = None
     slack: Callable[[Case], float] | None = None
@@ -131,10 +129,8 @@ class Spec:
         if expected.dtype.kind not in "fc" or not expected.size:
             return 0.0
         found = 4 * torch.finfo(case.dtype).eps * _largest(expected)
-        inside = torch.float32 if self.at_least_float32 else case.dtype
         if self.baseline is not None:
-            dtype = torch.promote_types(case.dtype, inside)
-            found += rounding(lambda: {"": self._plain(case)}, dtype)[""]
+            found += rounding(lambda: {"": self._plain(case)}, case.dtype)[""]
         if case.dtype == torch.float64 and np.finfo(WIDEST).eps > EXACT_EPS:
             found *= 2
         return found if self.slack is None else found + self.slack(case)

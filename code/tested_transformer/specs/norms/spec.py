@@ -95,7 +95,7 @@ def _drawn(*names: str):
     def draw_case(draw: Draw) -> Case:
         shape = [draw.one_of(*SIZES) for _ in range(draw.one_of(1, 2, 3, 4))]
         x = draw.one_of(0.0, 10.0) + draw.one_of(1.0, 0.1, 30.0) * draw.numbers.normal(size=shape)
-        arguments = {"x": transposed(x) if draw.one_of(False, True) else x}
+        arguments = transposed({"x": x}) if draw.one_of(False, True) else {"x": x}
         arguments |= {name: draw.numbers.normal(size=shape[-1]) for name in names}
         if draw.one_of(False, True):
             arguments["weight"][0] = 0.0
@@ -332,7 +332,6 @@ LAYER_NORM = Spec(
     cases=_cases("weight", "bias"),
     combine=_drawn("weight", "bias"),
     num_drawn=6,
-    at_least_float32=True,
     checks=LAYER_CHECKS,
     mutants=mistakes_in(mutants, of="layer_norm"),
     build=build,
@@ -350,7 +349,6 @@ RMS_NORM = Spec(
     cases=_cases("weight"),
     combine=_drawn("weight"),
     num_drawn=6,
-    at_least_float32=True,
     checks=RMS_CHECKS,
     mutants=mistakes_in(mutants, of="rms_norm"),
     build=build,
