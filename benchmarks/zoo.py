@@ -34,7 +34,12 @@ SEQ2SEQ = {
     "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40,
 }  # fmt: skip
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
 LATENT = {
     "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 6,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
@@ -161,8 +166,14 @@ def main() -> None:
         record["families"][family] = answer = measure(family, options.limit)
         record["families"] = dict(sorted(record["families"].items()))
         RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        wrong = {n: r for n, r in answer.get("properties", {}).items() if r[0] not in ("holds", "does not apply")}
-        print(f"{family:18} {answer.get('not made') or (wrong or 'keeps the contract')}", flush=True)
+        wrong = {
+            n: r
+            for n, r in answer.get("properties", {}).items()
+            if r[0] not in ("holds", "does not apply")
+        }
+        print(
+            f"{family:18} {answer.get('not made') or (wrong or 'keeps the contract')}", flush=True
+        )
 
 
 if __name__ == "__main__":

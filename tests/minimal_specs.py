@@ -56,9 +56,8 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
     checks = tuple(check for check in spec.checks if any(map(check.concerns, given)))
     count = f"{len(before) - len(given)} of {len(before)}"
     gone = tuple(check.name for check in spec.checks if check not in checks)
-    return replace(spec, cases=cases, checks=checks, combine=None), LeftOut(
-        spec.name, reason, count, gone, ()
-    )
+    fewer = replace(spec, cases=cases, checks=checks, combine=None)
+    return fewer, LeftOut(spec.name, reason, count, gone, ())
 
 
 def rejects(spec: Spec, mutant: Mutant) -> bool:
@@ -302,6 +301,9 @@ TRIALS = {
     "DecoderLayer": Trial(EXERCISES["ch09.decoder_layer"], decoder_layer, {}),
     "Transformer": Trial(SPECS["model"], NamedModel, {
         "ReLU": with_config(activation="relu"),
+        "padding is 0, positions are sinusoidal, eps is 1e-5, a norm ends a stack with pre-norm alone": only(
+            lambda a: a["config"].pad_id == 0 and a["config"].positions == "sinusoidal"
+        ),
         "post-norm, with biases": only(lambda a: a["config"].norm_placement == "post" and a["config"].bias),
         "the output matrix is the target's embedding matrix": only(
             lambda a: a["config"].tied_output
