@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from .specs import SPECS
+from .reader.assertions import EVERY_SPEC, known, spec_named
+from .reader.subprocesses import results_apart, verdict_apart
 from .specs.contract import PROPERTIES, Report
-from .specs.doors import known, results_apart, spec_named, verdict_apart
 
 NO_JAIL = "The code that you name is run in a process of its own, without a jail: name none that you do not trust."
 
@@ -58,7 +58,7 @@ def run_judge(options: argparse.Namespace) -> int:
     """Print the verdict."""
     if options.list:
         print(
-            *(f"{name:26} {spec.statement.splitlines()[0]}" for name, spec in SPECS.items()),
+            *(f"{name:26} {spec.statement.splitlines()[0]}" for name, spec in EVERY_SPEC.items()),
             sep="\n",
         )
         return 0

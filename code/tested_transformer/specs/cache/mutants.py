@@ -129,6 +129,20 @@ class LooksBeforeItAppends(Decoder):
 
 
 @mistake(
+    "new keys before old ones",
+    rejected_by="one by one equals one pass",
+    symptom="Right without a mask; with one, the newest queries see the oldest keys as their future.",
+    cause="cat([new, old]) in place of cat([old, new]): attention is a set, the causal mask is not.",
+)
+class NewBeforeOld(Decoder):
+    def append(self, key, value):
+        new = self.keys is None
+        self.keys = key if new else torch.cat([key, self.keys], dim=2)
+        self.values = value if new else torch.cat([value, self.values], dim=2)
+        return self.keys, self.values
+
+
+@mistake(
     "padding forgotten after its chunk",
     rejected_by="padding changes nothing",
     symptom="Padded prompts are right; the first generated token reads the padding.",

@@ -6,20 +6,23 @@ import torch
 from torch import nn
 
 from ..mistakes import mistake
+from ..rounding import in_at_least
 
 
 def plain_layer_norm(x, weight, bias, *, eps=1e-5):
     """The baseline: the formula in float32 at least, rounded once at the end."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centered = wide - wide.mean(-1, keepdim=True)
-    variance = centered.square().mean(-1, keepdim=True)
-    return (centered / (variance + eps).sqrt() * weight + bias).to(x.dtype)
+    with in_at_least(torch.float32):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centered = wide - wide.mean(-1, keepdim=True)
+        variance = centered.square().mean(-1, keepdim=True)
+        return (centered / (variance + eps).sqrt() * weight + bias).to(x.dtype)
 
 
 def plain_rms_norm(x, weight, *, eps=1e-6):
     """The baseline: the formula in float32 at least, rounded once at the end."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight).to(x.dtype)
+    with in_at_least(torch.float32):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight).to(x.dtype)
 
 
 @mistake(

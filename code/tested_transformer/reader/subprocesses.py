@@ -1,4 +1,4 @@
-"""Ways to the judge and to the contract for somebody's own code: in pytest, and in a process of its own."""
+"""The judge and the contract in a process of their own, which may hang or die."""
 
 from __future__ import annotations
 
@@ -10,64 +10,14 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import argument_error
-from . import SPECS
-from .adapters import Model, adapted
-from .contract import PROPERTIES, Report, Result, contract, result_of
-from .judge import judge
-from .spec import Spec
+from ..specs.adapters import Model, adapted
+from ..specs.contract import PROPERTIES, Result, result_of
+from ..specs.judge import judge
+from .assertions import spec_named
 from .targets import load_target
-
-__all__ = ["assert_contract", "assert_meets"]
 
 READY = "ready"  # what the child sends when the target is loaded
 LOADING = 120.0  # seconds that this may take
-
-
-def assert_meets(spec: str, candidate: Any, *, seed: int = 0) -> None:
-    """Raise AssertionError with the verdict unless the candidate is what the Spec asks for: for pytest.
-
-    Raises: ValueError for an unknown Spec.
-    """
-    verdict = judge(spec_named(spec), candidate, seed=seed)
-    assert verdict.passed, f"\n{verdict}"
-
-
-def assert_contract(
-    model: Any, *, only: Sequence[str] = (), vocab_size: int | None = None, seed: int = 0
-) -> Report:
-    """Raise AssertionError with the report unless the model keeps the contract: for pytest.
-
-    Raises: TypeError or ValueError that name the argument.
-    """
-    report = contract(model, only=known(only), vocab_size=vocab_size, seed=seed)
-    assert report, f"\n{report}"
-    return report
-
-
-def spec_named(name: str) -> Spec:
-    """The Spec of that name.
-
-    Raises: ValueError that lists them.
-    """
-    if name not in SPECS:
-        raise argument_error(ValueError, "spec", repr(name), f"one of {', '.join(sorted(SPECS))}")
-    return SPECS[name]
-
-
-def known(names: Sequence[str]) -> Sequence[str]:
-    """The names, each of a property.
-
-    Raises: ValueError that lists them.
-    """
-    every = [each.name for each in PROPERTIES]
-    for name in names:
-        if name not in every:
-            raise argument_error(ValueError, "only", repr(name), f"one of {', '.join(every)}")
-    return names
-
-
-# --- In a process of its own ----------------------------------------------------------------------
 
 
 def results_apart(
