@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from ..errors import argument_error, check_rank
+from ..errors import argument_error
 from ..shapes import checked
 from .mask_patterns import INTENDED, MOST_NAMED, Pattern, recognize
 
@@ -56,7 +56,7 @@ class MaskReport:
 
 @checked
 def describe_mask(
-    mask: Tensor,
+    mask: Shaped[Tensor, "L S"] | Shaped[Tensor, "B L S"] | Shaped[Tensor, "B H L S"],
     *,
     rows: Iterable | None = None,
     columns: Iterable | None = None,
@@ -106,7 +106,6 @@ def _check_keep_mask(mask: Tensor) -> None:
             how = 'if 1 means "may attend" convert it with `mask != 0`, if 1 means "masked" with '
             how += "`mask == 0`: which of the two is it?"
         raise argument_error(TypeError, "mask", f"{mask.dtype}; {how}", boolean)
-    check_rank("mask", mask, 2, 3, 4)
 
 
 def _labels(name: str, labels: Iterable | None) -> tuple[str, ...]:
