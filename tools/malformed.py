@@ -385,7 +385,7 @@ class Worker:
 
 def results(calls: list[Call], only: list[str]) -> Iterator[Result]:
     """Make all calls, in as many processes as there are cores."""
-    cores = min(os.cpu_count() or 1, max(1, len(calls) // 100))
+    cores = min(os.cpu_count() or 1, max(1, len(calls) // 200))
     workers = [Worker(calls[first::cores], only) for first in range(cores)]
     while workers := [worker for worker in workers if worker.calls]:
         ready = wait([worker.pipe for worker in workers], timeout=1)

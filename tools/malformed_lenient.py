@@ -43,7 +43,8 @@ UNASKED = ("specs", "specs.judge", "specs.spec", "specs.mistakes", "specs.compar
 
 # Results and descriptions: the package makes them and hands them out.
 RECORDS = set(
-    "AttentionWeights Case Check Counted Counts DeepNormConstants Evaluation Generated History Hunt "
-    "HuntVerdict Look Marks NumberPicture SettingsPicture Parts MaskReport Mistake Mutant Pair Partial PartMarks Picture Problem "
-    "ScoreStatistics Source Spec Split Submission Task Verdict Written Assignment Device".split()
+    "Assignment AttentionWeights Counted Counts DeepNormConstants Device Evaluation Generated "
+    "History Hunt HuntVerdict Look Marks MaskReport Mistake NumberPicture Pair PartMarks "
+    "Partial Parts Picture ScoreStatistics SettingsPicture Source Split Submission Task "
+    "Written".split()
 )
