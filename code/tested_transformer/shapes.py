@@ -334,7 +334,7 @@ def limit_of(bound: Bound, call: Call) -> Any:
     return call.sizes[bound.limit] if letter else value_of(bound.limit, call.arguments)
 
 
-def extremes(tensor: Tensor) -> tuple[float, ...]:
+def extremes(tensor: Tensor) -> tuple[float | int, ...]:
     """The least and the largest value, where they can be read without waiting for a device."""
     if tensor.device.type != "cpu":
         return ()
