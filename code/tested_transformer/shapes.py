@@ -39,13 +39,7 @@ NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 
 
 
 def checked(
-    function: Callable | None = None,
-    /,
-    *,
-    nonempty: str = "",
-    any_dtype: str = "",
-    like: str = "",
-    **sizes: str,
+    function: Callable | None = None, /, *, nonempty="", any_dtype="", like="", **sizes: str
 ) -> Callable:
     """Check the arguments of every call by the function's own annotations.
 
@@ -58,12 +52,12 @@ def checked(
 
     Raises: TypeError or ValueError that name the argument, what came and what was expected.
     """
-    options = {"nonempty": nonempty, "any_dtype": any_dtype, "like": like}
+    options = {"nonempty": nonempty, "any_dtype": any_dtype, "like": like} | sizes
     if function is None:
-        return functools.partial(checked, **options, **sizes)
+        return functools.partial(checked, **options)
     if not hasattr(jaxtyping, "__version__"):  # a stand-in, on a machine without jaxtyping
         return function
-    rules = functools.cache(lambda: Rules(function, **options, sizes=sizes))  # at the first call
+    rules = functools.cache(lambda: Rules(function, **options))  # at the first call
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -87,12 +81,7 @@ class Rules:
     """What the annotations of a function, or of a dataclass's fields, ask of each argument."""
 
     def __init__(
-        self,
-        function: Callable,
-        nonempty: str = "",
-        any_dtype: str = "",
-        like: str = "",
-        sizes: dict | None = None,
+        self, function: Callable, nonempty="", any_dtype="", like="", **sizes: str
     ) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -108,7 +97,7 @@ class Rules:
         later = {name for name in named if not turns[name] and is_changing(hints[name])}
         self.options = sorted(options, key=lambda pair: (turns[pair[0]], pair[0] in later))
         self.nonempty = frozenset(f"{NEVER_EMPTY} {nonempty}".split())
-        self.any_dtype, self.like, self.sizes = frozenset(any_dtype.split()), like, sizes or {}
+        self.any_dtype, self.like, self.sizes = frozenset(any_dtype.split()), like, sizes
         self.paths = [path for path in (like, *self.sizes.values()) if path]
         self.of_self = all(path.startswith("self.") for path in self.paths)
         self.bounded = {name for name in named if is_bounded(hints[name])}
@@ -178,11 +167,14 @@ class Call:
 
     def __init__(self, rules: Rules, arguments: dict[str, Any], known: dict | None = None) -> None:
         self.rules, self.arguments = rules, arguments
-        sizes = {letter: value_of(path, arguments) for letter, path in rules.sizes.items()}
-        sizes = {letter: size for letter, size in sizes.items() if size is not None}
-        origins = {letter: rules.sizes[letter].partition(".shape.")[0] for letter in sizes}
-        self.origins = {letter: origins[letter].replace("._", ".") for letter in sizes}
-        self.sizes: dict[str, Any] = sizes if known is None else known  # a tuple for a star
+        self.sizes: dict[str, Any] = {}  # of each letter, a tuple for a star
+        self.origins: dict[str, str] = {}  # who has set it
+        for letter, path in rules.sizes.items():
+            size = value_of(path, arguments)
+            if size is not None:
+                self.sizes[letter] = size
+                self.origins[letter] = path.partition(".shape.")[0].replace("._", ".")
+        self.sizes |= known or {}
         own = value_of(rules.like, arguments) if rules.like else None
         of_self = rules.like.startswith("self.")
         owner = type(arguments["self"]).__name__ if of_self else rules.like
@@ -226,7 +218,7 @@ def options_of(hint: Any) -> list[Option]:
     if origin in GROUPS:
         return [group_option(hint)]
     if origin not in (typing.Union, types.UnionType):
-        if getattr(hint, "_fields", None) and issubclass(hint, tuple):
+        if hasattr(hint, "_fields"):
             return [record_option(hint)]
         return [shape_option(hint) if is_shape(hint) else plain_option(hint)]
     shapes = [one for one in inner if is_shape(one)]
@@ -316,8 +308,8 @@ def bounded(option: Option, bounds: list[Bound]) -> Option:
 
 def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None:
     """Raise unless the value, or every value of a tensor, is within the bounds."""
-    limits = [limit_of(bound, call) for bound in bounds]
-    rules = [(b, limit) for b, limit in zip(bounds, limits, strict=True) if limit is not None]
+    limits = ((bound, limit_of(bound, call)) for bound in bounds)
+    rules = [(bound, limit) for bound, limit in limits if limit is not None]
     ends = extremes(value) if isinstance(value, Tensor) else (value,)
     for bound, limit in rules:
         if not all(bound.holds(end, limit) for end in ends):
@@ -330,8 +322,7 @@ def limit_of(bound: Bound, call: Call) -> Any:
     """The limit itself, or what it names: a letter's size, an argument or something of it."""
     if not isinstance(bound.limit, str):
         return bound.limit
-    letter = bound.limit in call.sizes
-    return call.sizes[bound.limit] if letter else value_of(bound.limit, call.arguments)
+    return value_of(bound.limit, call.arguments | call.sizes)
 
 
 def extremes(tensor: Tensor) -> tuple[float | int, ...]:
@@ -445,17 +436,16 @@ def check_tensor(layouts: list[Layout], name: str, value: Tensor, call: Call) ->
             found = layout.sizes_of(value.shape, call.sizes)
         except Misfit:
             continue
-        for letter, size in found.items():
-            if size == 0 and letter in call.rules.nonempty:
-                wanted = f"{letter} of at least 1 in {axes_text(layout.axes)}"
-                raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
-            if size is not None:
-                call.sizes[letter] = size
-                call.origins.setdefault(letter, name)
+        known = {letter: size for letter, size in found.items() if size is not None}
+        empty = [letter for letter in known if not known[letter] and letter in call.rules.nonempty]
+        if empty:
+            wanted = f"{empty[0]} of at least 1 in {axes_text(layout.axes)}"
+            raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
+        call.sizes |= known
+        call.origins = dict.fromkeys(known, name) | call.origins
         return
-    raise argument_error(
-        ValueError, name, f"shape {shape_of(value)}", shape_text(right, value, call)
-    )
+    wanted = shape_text(right, value, call)
+    raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
 
 
 def check_alike(name: str, value: Tensor, call: Call) -> None:

@@ -123,10 +123,10 @@ def transforms() -> list[str]:
     return [*modes, "jvp"] if forward_ad._current_level >= 0 and "jvp" not in modes else modes
 
 
-def refuse_second_derivative(backend: str, output: Tensor) -> Tensor:
-    """The output of a kernel whose backward pass has none: asking for one raises BackendError."""
+def once_differentiable(backend: str, output: Tensor) -> Tensor:
+    """The output of a kernel without a second derivative: asking for one raises BackendError."""
 
-    def refuse(_: object) -> None:
+    def first_only(_: object) -> None:
         if torch.is_grad_enabled():
             raise BackendError(
                 f'backend "{backend}": its gradient can not be differentiated again '
@@ -134,7 +134,7 @@ def refuse_second_derivative(backend: str, output: Tensor) -> Tensor:
             )
 
     if output.requires_grad and not torch.compiler.is_compiling() and not transforms():
-        output.grad_fn.register_prehook(refuse)
+        output.grad_fn.register_prehook(first_only)
     return output
 
 

@@ -36,7 +36,7 @@ def sinusoidal_positions(
     """One vector a position: the sine and cosine of D/2 angles, the i-th of them pos / base^(2i/D).
 
     layout: "interleaved" puts each cosine beside its sine (the paper), "halves" all sines before all
-    cosines (Marian). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
+    cosines (Tensor2Tensor). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
     large. Angles are made in float64: in float32 the numbers around 100,000 lie 1/128 apart, and the
     sine of such an angle is as wrong.
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import AttentionInputs, masked_bias, refuse_second_derivative, transforms
+from ..inputs import AttentionInputs, masked_bias, once_differentiable, transforms
 from .flash_configs import Config, choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -90,7 +90,7 @@ def run(call: AttentionInputs) -> tuple[Tensor, None]:
         key_lengths=call.key_lengths, alibi_slopes=call.alibi_slopes, scale=call.scale,
         dropout_p=call.dropout_p,
     )  # fmt: skip
-    return refuse_second_derivative("flash", output), None
+    return once_differentiable("flash", output), None
 
 
 def flash(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..inputs import AttentionInputs, masked_bias, refuse_second_derivative, transforms
+from ..inputs import AttentionInputs, masked_bias, once_differentiable, transforms
 
 # On CUDA the kernels inside SDPA are named, in the order in which they are tried.
 KERNELS = [
@@ -37,7 +37,7 @@ def run(call: AttentionInputs) -> tuple[Tensor, None]:
     named = sdpa_kernel(KERNELS, set_priority=True) if call.query.is_cuda else nullcontext()
     with named:
         output = _sdpa(call)
-    return refuse_second_derivative("fused", output), None
+    return once_differentiable("fused", output), None
 
 
 def _sdpa(call: AttentionInputs) -> Tensor:

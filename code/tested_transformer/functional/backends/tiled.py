@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..inputs import AttentionInputs, no_autocast, refuse_second_derivative, transforms
+from ..inputs import AttentionInputs, no_autocast, once_differentiable, transforms
 
 LOG2_OF_E = math.log2(math.e)
 
@@ -77,7 +77,7 @@ def tiled(call: AttentionInputs, tiling: Tiling | None = None) -> Tensor:
         call.query, call.key, call.value, call.bias, call.alibi_slopes, call.mask,
         call.key_lengths, options, tiling or Tiling(), seed,
     )  # fmt: skip
-    return refuse_second_derivative("tiled", output)
+    return once_differentiable("tiled", output)
 
 
 def attend(query: Tensor, tiles: Iterable[Tile], width: int) -> tuple[Tensor, Tensor]:
