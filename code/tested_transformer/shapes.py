@@ -325,7 +325,7 @@ def limit_of(bound: Bound, call: Call) -> Any:
     return value_of(bound.limit, call.arguments | call.sizes)
 
 
-def extremes(tensor: Tensor) -> tuple[float, ...]:
+def extremes(tensor: Tensor) -> tuple[float | int, ...]:
     """The least and the largest value, where they can be read without waiting for a device."""
     if tensor.device.type != "cpu":
         return ()

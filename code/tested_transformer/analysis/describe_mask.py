@@ -18,7 +18,6 @@ from .mask_patterns import INTENDED, MOST_NAMED, Pattern, recognize
 __all__ = ["MaskReport", "describe_mask"]
 
 VISIBLE, MASKED = "■", "·"
-AnyMask = Shaped[Tensor, "L S"] | Shaped[Tensor, "B L S"] | Shaped[Tensor, "B H L S"]
 MOST_CELLS, MOST_PARTS, MOST_WIDTH = 16, 6, 88
 
 
