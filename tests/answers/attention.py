@@ -111,8 +111,7 @@ def by_log_softmax(query, key, value):
 def query_by_query(query, key, value):
     root = query.shape[-1] ** 0.25
     rows = [
-        ((q[..., None, :] / root) @ (key / root).mT).softmax(-1) @ value
-        for q in query.unbind(-2)
+        ((q[..., None, :] / root) @ (key / root).mT).softmax(-1) @ value for q in query.unbind(-2)
     ]
     return torch.cat(rows, -2) if rows else query @ key.mT @ value
 

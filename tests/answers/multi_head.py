@@ -108,9 +108,7 @@ class Causal(SelfFormula):
 class ByView(SelfFormula):
     def project(self, x, w_query, w_key, w_value):
         flat = x.view(-1, x.shape[-1])
-        return (
-            (flat @ w).view(*x.shape[:-1], w.shape[-1]) for w in (w_query, w_key, w_value)
-        )
+        return ((flat @ w).view(*x.shape[:-1], w.shape[-1]) for w in (w_query, w_key, w_value))
 
 
 @wrong_self("the maximum of no tokens")

@@ -243,7 +243,9 @@ ON_TRIAL = (
     OnTrial("every token sees itself only", False, lambda back: back != 0),
     OnTrial("a table of 6 keys", True, lambda back: _first_columns(back, 6)),
     OnTrial("token 2 sees token 3, else causal", True, lambda back: _but_for(back, 2, 3)),
-    OnTrial("the first token sees the last of 8, else causal", True, lambda back: _but_for(back, 0, 7)),
+    OnTrial(
+        "the first token sees the last of 8, else causal", True, lambda back: _but_for(back, 0, 7)
+    ),
     OnTrial("token 6 sees token 7, else causal", True, lambda back: _but_for(back, 6, 7)),
     OnTrial("only the next three are hidden", True, lambda back: (back < 0) & (back >= -3)),
 )

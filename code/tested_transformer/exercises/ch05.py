@@ -106,7 +106,9 @@ def _has_keys(case: Case) -> bool:
 
 
 WHOLE_LAYER = MULTI_HEAD.narrowed(
-    lambda case: all(case.arguments.get(name) is None for name in OTHER_OPTIONS) and _has_keys(case),
+    lambda case: (
+        all(case.arguments.get(name) is None for name in OTHER_OPTIONS) and _has_keys(case)
+    ),
     name="ch05.multi_head",
     statement="multi_head(x, w_query, w_key, w_value, w_output, num_heads, mask=None): x (B, L, D), four "
     "matrices (D, D), a mask that broadcasts with (B, H, L, L), True = may attend -> (B, L, D)",

@@ -367,7 +367,9 @@ def _small(case: Case) -> bool:
     """Is every weight a number of the dtype: exp(lowest score - highest score) / S?"""
     a = case.arguments
     scale = a["query"].shape[-1] ** -0.5 if a.get("scale") is None else a["scale"]
-    key = a["key"].repeat(a["query"].shape[1] // a["key"].shape[1], 1) if grouped(case) else a["key"]
+    key = (
+        a["key"].repeat(a["query"].shape[1] // a["key"].shape[1], 1) if grouped(case) else a["key"]
+    )
     scores = a["query"] @ key.swapaxes(-1, -2) * scale
     largest = 2 * np.abs(scores).max(initial=0.0) + np.log(max(scores.shape[-1], 1))
     return bool(largest < -np.log(torch.finfo(case.dtype).tiny))

@@ -78,7 +78,7 @@ class Decoder:
     rejected_by="one by one equals one pass",
     symptom="The prompt, fed at once, reads its own future: every key that follows is wrong.",
     cause="`if cache is None:` around the causal mask.",
-    seen="rasbt/LLMs-from-scratch issues 697 and 1013, Mikyx-1/TinyLLM pull request 18",
+    seen="Mikyx-1/TinyLLM pull request 18",
 )
 class NoMaskAtAll(Decoder):
     def attend(self, query, keys, values, mask):

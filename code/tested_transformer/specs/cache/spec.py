@@ -214,7 +214,11 @@ def _rows(run: Run, case: Case) -> Problem | None:
     alone = run.value(case, rows=None, query=a["query"][: len(past)], **moved)
     after, when = run.value(case)[: len(past)], "it was that row from the start"
     return unchanged(
-        alone[:, :, -last:], after[:, :, -last:], _slack(run, case), when, "the last output of a row"
+        alone[:, :, -last:],
+        after[:, :, -last:],
+        _slack(run, case),
+        when,
+        "the last output of a row",
     )
 
 

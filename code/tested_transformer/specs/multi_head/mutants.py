@@ -299,7 +299,7 @@ class Layers(nn.Module):
     "layers copied from one layer",
     rejected_by="the layers start apart",
     symptom="At the start every head's scores are symmetric and tokens look at themselves.",
-    cause="copy.deepcopy copies the random numbers: W_Q = W_K = W_V = W_O.",
+    cause="copy.deepcopy copies the random numbers, and nothing initializes the copies again.",
     seen="source notes, 001:1366, 000:64",
 )
 class CopiedLayers(Layers):

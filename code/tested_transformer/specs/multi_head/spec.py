@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,8 +57,12 @@ def _made(candidate: type, arguments: dict[str, Any]) -> nn.Module:
 
 
 def _with_weights(
-    module: nn.Module, x: Tensor, *given: Any, context: Tensor | None = None,
-    biases: Tensor | None = None, **options: Any,
+    module: nn.Module,
+    x: Tensor,
+    *given: Any,
+    context: Tensor | None = None,
+    biases: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Call the module with these weights and biases in place of its own; no biases are 0."""
     weights = {}
@@ -377,9 +380,7 @@ def _roles(run: Run, case: Case) -> Problem | None:
 def _scale(run: Run, case: Case) -> Problem | None:
     """From the weights alone: log(w_0 / w_j) is the scaled difference of two products."""
     products, (logs, slack) = _products(case), _logs(run, case)
-    return compare(
-        products[..., :1] - products, logs[..., :1] - logs, slack, "ln(w_0 / w_j)"
-    )
+    return compare(products[..., :1] - products, logs[..., :1] - logs, slack, "ln(w_0 / w_j)")
 
 
 def _logs(run: Run, case: Case) -> tuple[np.ndarray, float]:
@@ -572,7 +573,9 @@ def _baseline(x, w_query, w_key, w_value, w_output, num_heads, *, context=None, 
             (context, w_value, biases[2], kv),
         )
     )
-    heads = plain_attention(query, key, value, **{n: o for n, o in options.items() if o is not None})
+    heads = plain_attention(
+        query, key, value, **{n: o for n, o in options.items() if o is not None}
+    )
     return heads.transpose(1, 2).flatten(2) @ w_output + biases[3]
 
 

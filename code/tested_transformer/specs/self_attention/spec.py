@@ -77,7 +77,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         for name, columns in (("w_query", d), ("w_key", d), ("w_value", width)):
             arguments[name] = rng.normal(size=(depth, columns)) * depth**-0.5
         if turned:
-            arguments = {n: a.swapaxes(-1, -2).copy().swapaxes(-1, -2) for n, a in arguments.items()}
+            arguments = {
+                n: a.swapaxes(-1, -2).copy().swapaxes(-1, -2) for n, a in arguments.items()
+            }
         return Case(label, arguments | of_modules, dtype)
 
     return [
