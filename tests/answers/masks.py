@@ -124,7 +124,9 @@ def by_reduction(first, second, third):
 @wrong("masked_softmax", "no gradient but in float64")
 def no_gradient(scores, allowed):
     return masks.masked_softmax(
-        scores if scores.dtype == torch.float64 else scores.detach() + 0 * scores.nan_to_num(0, 0, 0),
+        scores
+        if scores.dtype == torch.float64
+        else scores.detach() + 0 * scores.nan_to_num(0, 0, 0),
         allowed,
     )
 
@@ -352,7 +354,9 @@ def last_only(candidate):
 @wrong("ch04.is_causal", "one step ahead alone is looked at")
 def next_only(candidate):
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    moves = torch.autograd.functional.jacobian(lambda t: candidate(t, t, t).sum(-1), x).abs().sum(-1)
+    moves = (
+        torch.autograd.functional.jacobian(lambda t: candidate(t, t, t).sum(-1), x).abs().sum(-1)
+    )
     return not bool((moves.diagonal(1) > 1e-9).any() or moves.isnan().any())
 
 
