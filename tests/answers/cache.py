@@ -1,5 +1,7 @@
 """The answers to cached decoding."""
 
+from typing import ClassVar
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -79,7 +81,7 @@ class LongerRing(Decoder):
 
 @wrong("cache", "one store for all objects")
 class Shared(Decoder):
-    store = {}
+    store: ClassVar[dict] = {}
 
     def __init__(self):
         pass
