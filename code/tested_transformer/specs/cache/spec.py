@@ -18,7 +18,7 @@ from ...functional.attention import attention
 from ..attention.spec import textbook
 from ..compare import Problem, unchanged
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec, finite
+from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec, finite
 from . import mutants
 
 STATEMENT = """A class; each object remembers the keys and values that it was given. Either
@@ -223,6 +223,15 @@ def _rows(run: Run, case: Case) -> Problem | None:
 
 
 CHECKS = (
+    Check(
+        "a row takes its keys along",
+        "When the batch is rearranged, keys and values must move with it.",
+        _rows,
+        needs=("rows",),
+        when=lambda case: case.arguments["real"] is None,
+    ),
+    SHAPE,
+    UNTOUCHED,
     Check("the outputs are numbers", "NaN or infinity, where all that came in was finite.", finite),
     Check(
         "the first token is never forgotten",
@@ -254,13 +263,6 @@ CHECKS = (
         _padding,
         needs=("real",),
         when=lambda case: case.arguments["rows"] is None,
-    ),
-    Check(
-        "a row takes its keys along",
-        "When the batch is rearranged, keys and values must move with it.",
-        _rows,
-        needs=("rows",),
-        when=lambda case: case.arguments["real"] is None,
     ),
 )
 
