@@ -722,44 +722,50 @@ def test_two_answers_of_one_candidate_are_never_expected():
 # --- What a verdict says --------------------------------------------------------------------------
 
 
-def test_two_mistakes_at_once_are_both_named():
-    def no_window_and_no_lengths(query, key, value, *, window=None, key_lengths=None, **options):
-        return attention(query, key, value, **options)
+FORGETS = {
+    "by forgotten": lambda x, by, also: x + (also or 0),
+    "also forgotten": lambda x, by, also: x + by,
+    "x doubled": lambda x, by, also: 2 * x + by + (also or 0),
+}
 
-    forgets = {
-        name: Mutant(
-            f"{name} forgotten",
-            lambda q, k, v, *, _name=name, **options: attention(
-                q, k, v, **{n: o for n, o in options.items() if n != _name}
-            ),
-            rejected_by="equals the reference",
-            cause=f"`{name}` is not used.",
-        )
-        for name in ("window", "key_lengths", "alibi_slopes")
-    }
-    spec = replace(ATTENTION, mutants=tuple(forgets.values()))
-    verdict = judge(spec, no_window_and_no_lengths)
-    assert [mutant.name for mutant in verdict.two] == ["window forgotten", "key_lengths forgotten"]
-    assert "looks like two mistakes: window forgotten; key_lengths forgotten" in str(verdict)
-    assert judge(spec, lambda q, k, v, **options: attention(q, k, v)).two == ()
+
+def test_two_mistakes_at_once_are_both_named():
+    mutants = tuple(
+        Mutant(name, wrong, rejected_by="equals the reference", cause="")
+        for name, wrong in FORGETS.items()
+    )
+    spec = replace(OPTIONS, mutants=mutants)
+    verdict = judge(spec, lambda x, by, also: x + 0)
+    assert [mutant.name for mutant in verdict.two] == ["by forgotten", "also forgotten"]
+    assert "looks like two mistakes: by forgotten; also forgotten" in str(verdict)
+    assert judge(spec, lambda x, by, also: 3 * x).two == ()
+
+
+SOME = (
+    "a batch", "heads", "causal", "a window", "a causal window", "float32", "float16, masked"
+)  # fmt: skip
 
 
 def test_where_numbers_differ_is_said():
-    def off(when):
-        return lambda q, k, v, **options: (
-            attention(q, k, v, **options) * (1.5 if when(q, options) else 1)
-        )
+    some = replace(
+        ATTENTION, checks=(), usual=(), last=(EQUAL,), combine=None,
+        cases=lambda rng: [case for case in ATTENTION.cases(rng) if case.label in SOME],
+    )  # fmt: skip
 
-    only_equal = replace(ATTENTION, checks=(), usual=(), last=(EQUAL,))
-    low = judge(only_equal, off(lambda q, options: q.dtype == torch.float16))
-    assert "Only in float16: off by up to " in low.why
-    assert low.why.endswith(" tolerances.")
-    window = judge(only_equal, off(lambda q, options: options.get("window")))
-    assert "Only with `window`" in window.why
-    both = judge(
-        only_equal, off(lambda q, options: options.get("causal") and options.get("window"))
-    )
-    assert "all with `causal` and with `window`" in both.why
+    def off(when):
+        return judge(
+            some,
+            lambda q, k, v, **options: (
+                attention(q, k, v, **options) * (1.5 if when(q, options) else 1)
+            ),
+        ).why
+
+    low = off(lambda q, options: q.dtype == torch.float16)
+    assert "Only in float16: off by up to " in low
+    assert low.endswith(" tolerances.")
+    assert "Only with `window`: " in off(lambda q, options: options.get("window"))
+    both = off(lambda q, options: options.get("window") and options.get("causal"))
+    assert "On 1 of 7 cases" in both
 
 
 # --- Who may be judged ----------------------------------------------------------------------------
