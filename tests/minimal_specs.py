@@ -101,12 +101,13 @@ def rules_as_a_mask(case: Case) -> Case:
 
 
 def causal_as_a_mask(case: Case) -> Case:
-    """causal=True of multi-head self-attention said by a mask."""
+    """causal=True of multi-head attention said by a mask."""
     if not case.arguments.get("causal"):
         return case
-    length = case.arguments["x"].shape[1]
-    mask = np.tri(length, dtype=bool)[None, None] & case.arguments.get("mask", np.True_)
-    return _said(case, "causal", mask=mask)
+    x, context, mask = (case.arguments.get(name) for name in ("x", "context", "mask"))
+    length, keys = x.shape[1], (x if context is None else context).shape[1]
+    past = np.tri(length, keys, keys - length, dtype=bool)[None, None]
+    return _said(case, "causal", mask=past if mask is None else past & mask)
 
 
 def padding_is_0(case: Case) -> Case:

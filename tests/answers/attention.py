@@ -164,7 +164,7 @@ for _name, _step in {
     "no answer for no keys": lambda q, k, v, f: f(q, k, v) if k.shape[-2] else f(q, k, v).new_zeros(0),
     "it sets the seed": lambda q, k, v, f: (torch.manual_seed(0), f(q, k, v))[1],
     "it turns gradients off": lambda q, k, v, f: (
-        out := f(q, k, v), torch.set_grad_enabled(False)
+        f(q, k, v), torch.set_grad_enabled(False)
     )[0],
     "one sample at most": lambda q, k, v, f: f(q, k, v) if len(q) > 1 or q.ndim < 3 else f(q, k, v) * 0,
 }.items():  # fmt: skip

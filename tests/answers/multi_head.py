@@ -34,7 +34,7 @@ def by_log_sum_exp(x, w_query, w_key, w_value):
 
 
 @right("self_attention")
-def by_torch(x, w_query, w_key, w_value):
+def by_torchs_function(x, w_query, w_key, w_value):
     return scaled_dot_product_attention(x @ w_query, x @ w_key, x @ w_value)
 
 
@@ -105,7 +105,7 @@ class Causal(SelfFormula):
 
 
 @wrong_self("views of the memory")
-class ByView(SelfFormula):
+class SelfByView(SelfFormula):
     def project(self, x, w_query, w_key, w_value):
         flat = x.view(-1, x.shape[-1])
         return ((flat @ w).view(*x.shape[:-1], w.shape[-1]) for w in (w_query, w_key, w_value))
@@ -278,7 +278,7 @@ class TopLeft(HeadsFormula):
 class FourAxes(HeadsFormula):
     def allowed(self, scores, mask, causal):
         if mask is not None:
-            batch, heads, length, keys = mask.shape
+            _, _, _, _ = mask.shape
         return super().allowed(scores, mask, causal)
 
 

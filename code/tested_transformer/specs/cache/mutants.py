@@ -130,7 +130,7 @@ class LooksBeforeItAppends(Decoder):
 
 @mistake(
     "new keys before old ones",
-    rejected_by="one by one equals one pass",
+    rejected_by="several at once equal one pass",
     symptom="Right without a mask; with one, the newest queries see the oldest keys as their future.",
     cause="cat([new, old]) in place of cat([old, new]): attention is a set, the causal mask is not.",
 )

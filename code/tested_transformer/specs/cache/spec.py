@@ -18,7 +18,7 @@ from ...functional.attention import attention
 from ..attention.spec import textbook
 from ..compare import Problem, unchanged
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec, finite
 from . import mutants
 
 STATEMENT = """A class; each object remembers the keys and values that it was given. Either
@@ -145,7 +145,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one sample, one head, one number", (1, 1, 1), 1, 1, 1),
         case("heads split from one matrix", (2, 1, 2), 2, 3, 4, turned=True),
         case("70 tokens", (40, 1, 29), 1, 1, 1),
-        case("padding in a later chunk", (2, 3, 2), 2, 2, 3, real=[[1] * 7, [1, 1, 1, 0, 0, 1, 1]]),
+        case("padding in a later chunk", (2, 4, 1), 2, 2, 3, real=[[1] * 7, [1, 1, 1, 0, 0, 1, 1]]),
         case("rows rearranged again and again", (2, 1, 2, 1), 3, 2, 3,
              rows=((2, 0, 0), (1, 2, 0), (0, 0, 1))),
         case("rows that become fewer", (2, 2, 1), 3, 2, 3, rows=((2, 0), (1,))),
@@ -224,6 +224,16 @@ def _rows(run: Run, case: Case) -> Problem | None:
 
 CHECKS = (
     Check(
+        "a row takes its keys along",
+        "When the batch is rearranged, keys and values must move with it.",
+        _rows,
+        needs=("rows",),
+        when=lambda case: case.arguments["real"] is None,
+    ),
+    SHAPE,
+    UNTOUCHED,
+    Check("the outputs are numbers", "NaN or infinity, where all that came in was finite.", finite),
+    Check(
         "the first token is never forgotten",
         "The last output depends on the first token, however often the cache had to grow.",
         _remembers,
@@ -253,13 +263,6 @@ CHECKS = (
         _padding,
         needs=("real",),
         when=lambda case: case.arguments["rows"] is None,
-    ),
-    Check(
-        "a row takes its keys along",
-        "When the batch is rearranged, keys and values must move with it.",
-        _rows,
-        needs=("rows",),
-        when=lambda case: case.arguments["real"] is None,
     ),
 )
 

@@ -96,10 +96,16 @@ def _is_loud(case: Case) -> bool:
 def _hidden(run: Run, case: Case) -> Problem | None:
     weights, allowed = run.value(case), _allowed(case)
     seen = np.argwhere(allowed.any(-1, keepdims=True) & ~allowed & (weights != 0))
-    if not len(seen):
+    if len(seen):
+        place = tuple(int(n) for n in seen[0])
+        return Problem(f"weight 0 at {list(place)}", f"{weights[place]:.4g}")
+    scores = np.where(allowed, case.arguments["scores"], -np.inf)
+    top = scores.max(-1, keepdims=True, initial=-np.inf)
+    lost = np.argwhere((scores == top) & (top > -np.inf) & ~(weights > 0))
+    if not len(lost):
         return None
-    place = tuple(int(n) for n in seen[0])
-    return Problem(f"weight 0 at {list(place)}", f"{weights[place]:.4g}")
+    place = tuple(int(n) for n in lost[0])
+    return Problem(f"a weight above 0 for the largest allowed score {list(place)}", "0")
 
 
 def _sums(run: Run, case: Case) -> Problem | None:
@@ -263,7 +269,8 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
         _size_case("no queries", 0, 3, window=2),
         _size_case("no keys", 3, 0, window=2),
         _size_case("a size drawn at random", 9, 11, window=int(rng.integers(4, 7))),
-        _size_case("past 4096 keys", 2, 4100, window=515),
+        _size_case("past 4096 keys", 2, 4100, window=514),
+        _size_case("wider than 256", 2, 600, window=257),
         _size_case("as wide as the sequence", 4, 4, window=4),
         _size_case("the widest that is a number", 3, 4, window=2**62),
     ]

@@ -286,7 +286,7 @@ class Layers(nn.Module):
 
     def make(self, d_model):
         """Four layers, each with random numbers of its own."""
-        return [nn.Linear(d_model, d_model) for _ in range(4)]
+        return [nn.Linear(d_model, d_model, bias=False) for _ in range(4)]
 
     def forward(self, x, context=None, *, mask=None, causal=False):
         layers = (self.query, self.key, self.value, self.output)
@@ -304,7 +304,7 @@ class Layers(nn.Module):
 )
 class CopiedLayers(Layers):
     def make(self, d_model):
-        layer = nn.Linear(d_model, d_model)
+        layer = nn.Linear(d_model, d_model, bias=False)
         return [copy.deepcopy(layer) for _ in range(4)]
 
 
