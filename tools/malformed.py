@@ -103,7 +103,8 @@ def targets(only: Sequence[str] = ()) -> dict[str, Target]:
     names = {**public_names()}
     names |= {module: importlib.import_module(module).__all__ for module in MORE}
     found = {}
-    for module in (each for each in names if each.removeprefix(ROOT) not in UNASKED):
+    asked = [module for module in names if not is_within(module.removeprefix(ROOT), UNASKED)]
+    for module in asked:
         home = importlib.import_module(module)
         for name in names[module]:
             for target in _targets_of(getattr(home, name), name, module.removeprefix(ROOT)):
@@ -112,11 +113,13 @@ def targets(only: Sequence[str] = ()) -> dict[str, Target]:
     return found
 
 
+def is_within(module: str, folders: Sequence[str]) -> bool:
+    """Whether a module is one of these, or lies in one."""
+    return any(f"{module}.".startswith(f"{folder}.") for folder in folders)
+
+
 def _is_named(target: Target, name: str) -> bool:
-    return f"{target.module}.".startswith(f"{name}.") or name in (
-        target.label,
-        target.label.split(".")[0],
-    )
+    return is_within(target.module, [name]) or name in (target.label, target.label.split(".")[0])
 
 
 def _targets_of(thing: Any, name: str, module: str) -> Iterator[Target]:

@@ -38,8 +38,8 @@ LENIENT: dict[str, str] = {
     "heat_map*.mask* = torch.float*": "0 and 1 are a mask in any dtype, as of a matrix by hand",
 }
 
-# The tools of those who write Specs: what they are given is checked by the tests of every Spec.
-UNASKED = ("specs", "specs.judge", "specs.spec", "specs.mistakes", "specs.compare")
+# For those who write Specs, and what hands its arguments on to the judge: the judge's tests check these.
+UNASKED = ("specs", "reader.assertions", "homework.checks")
 
 # Results and descriptions: the package makes them and hands them out.
 RECORDS = set(

@@ -314,7 +314,7 @@ def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None
     for bound, limit in rules:
         if not all(bound.holds(end, limit) for end in ends):
             wanted = " and ".join(rule.expected(limit) for rule, limit in rules)
-            came = [repr(end) if isinstance(end, SIMPLE) else type_of(end) for end in ends]
+            came = [repr(e) if isinstance(e, SIMPLE) or not e else type_of(e) for e in ends]
             raise argument_error(bound.error, name, " to ".join(came), wanted)
 
 
