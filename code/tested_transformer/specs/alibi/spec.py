@@ -129,7 +129,7 @@ def _at_itself(run: Run, case: Case) -> Problem | None:
     """A query at the position of a key has no penalty there."""
     bias, keys = run.value(case), case.arguments["key_ids"]
     same = case.arguments["query_ids"][..., :, None] == keys[..., None, :]
-    there = np.where(same.reshape(-1, 1, *same.shape[-2:]), bias, 0.0)
+    there = np.where(same if same.ndim == 2 else same[:, None], bias, 0.0)
     return compare(np.zeros_like(there), there, 0.0, "the bias where the positions are equal")
 
 
