@@ -65,8 +65,9 @@ class CountsFromOne(SinusoidFormula):
 )
 class IgnoresThePositions(SinusoidFormula):
     def places(self, positions):
-        length = positions.shape[-1] if positions.ndim else 1
-        return torch.arange(length).double().expand(positions.shape)
+        if not positions.ndim:
+            return positions.double() * 0
+        return torch.arange(positions.shape[-1]).double().expand(positions.shape)
 
 
 @mistake(
