@@ -100,7 +100,7 @@ class CosinesFirst(SinusoidFormula):
     rejected_by="position 0 has sines of 0 and cosines of 1",
     symptom="Every number is there, in another column; loaded weights give nonsense.",
     cause="[sin cos sin cos ...] and [sin ... sin cos ... cos] are two conventions.",
-    seen="Marian and Whisper have halves, the paper and torchtext-style code interleave",
+    seen="Tensor2Tensor, Marian and Whisper have halves, where the paper interleaves",
     of="sinusoidal_positions",
 )
 class OtherLayout(SinusoidFormula):
