@@ -61,7 +61,8 @@ class ALiBi(PositionScheme):
         """-slope x |query position - key position|, in float32, whatever the query."""
         distance = (query_ids.unsqueeze(-1) - key_ids.unsqueeze(-2)).abs()  # *ids L S
         slopes = alibi_slopes(self.num_heads, device=query_ids.device).view(-1, 1, 1)  # H 1 1
-        return -slopes * distance.view(-1, 1, *distance.shape[-2:])
+        distance = distance if distance.ndim == 3 else distance[None]
+        return -slopes * distance.unsqueeze(1)
 
     @checked
     def slopes(self, like: Tensor) -> Float[Tensor, " H"]:

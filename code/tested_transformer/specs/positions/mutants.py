@@ -14,9 +14,11 @@ from ..rounding import in_at_least
 class SinusoidFormula(Formula):
     """The right table, cut into the steps that the mutants replace one at a time."""
 
+    least = torch.float64  # of the angles
+
     def __call__(self, positions, d_model, *, base=10000.0, layout="interleaved", dtype=None):
         """sin and cos of pos / base^(2i/D)."""
-        with in_at_least(torch.float64):
+        with in_at_least(self.least):
             angles = self.angles(self.places(positions), d_model, base)  # *batch ceil(D/2)
             sines, cosines = angles.sin(), angles.cos()
         table = self.arrange(sines, cosines, layout)[..., :d_model]
@@ -63,8 +65,9 @@ class CountsFromOne(SinusoidFormula):
 )
 class IgnoresThePositions(SinusoidFormula):
     def places(self, positions):
-        length = positions.shape[-1] if positions.ndim else 1
-        return torch.arange(length).double().expand(positions.shape)
+        if not positions.ndim:
+            return positions.double() * 0
+        return torch.arange(positions.shape[-1]).double().expand(positions.shape)
 
 
 @mistake(
