@@ -171,12 +171,14 @@ def kept_scores(logits: Tensor, kept: np.ndarray) -> Tensor:
 
 
 def _plain_top_k(logits: Tensor, k: int) -> Tensor:
-    return kept_scores(logits, np.isfinite(reference.top_k(logits.detach().numpy(), k)))
+    scores = logits.detach().numpy()
+    least = np.sort(scores, -1)[:, -min(k, scores.shape[1]), None]
+    return kept_scores(logits, scores >= least)
 
 
 def _drawn_top_k(draw: Draw) -> Case:
     """Any size, k and dtype; words that were filtered out before; ties."""
-    rows, vocab = draw.one_of(2, 1, 4), draw.one_of(5, 1, 600)
+    rows, vocab = draw.one_of(2, 1, 4), draw.one_of(5, 1, 60)
     logits = 3 * draw.numbers.normal(size=(rows, vocab))
     if vocab > 1 and draw.one_of(False, True):
         logits[:, draw.one_of(0, -1)] = -np.inf
@@ -886,7 +888,7 @@ def _decoding_cases(rng: np.random.Generator) -> list[Case]:
         case("more rows, then fewer, a translation", [1, 2], (2, 1, 1), source=[3, 1],
              moves=([1, 0, 1], [2])),
         case("padding in a later chunk", [2, 2], (2, 2, 2), gaps=(1,)),
-        case("a long text", [3, 2], (3, *[1] * 17), max_length=32, **learned),
+        case("a long text", [9, 7], (9, 8, 1, 2), max_length=32, **learned),
     ]  # fmt: skip
 
 
