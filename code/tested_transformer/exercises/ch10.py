@@ -377,10 +377,10 @@ def _cut_in_words(run: Run, case: Case) -> Problem | None:
 
 
 def _float32_shares(case: Case) -> float:
-    """In torch whole numbers divided by whole numbers are float32: each share is off by this much."""
+    """In torch whole numbers divided by whole numbers are float32: three times what that does."""
     words = case.arguments["words"]
     off = np.abs((words / words.sum()).astype(np.float32) - words / words.sum())
-    return 2 * float((off[:, None] * np.abs(case.arguments["gradients"])).sum(0).max())
+    return 3 * float((off[:, None] * np.abs(case.arguments["gradients"])).sum(0).max())
 
 
 COMBINE = Spec(
@@ -546,9 +546,9 @@ def _is_long(case: Case) -> bool:
 
 
 def _as_torch_clips(case: Case) -> float:
-    """torch's clip_grad_norm_ divides by length + 1e-6, and so may an answer: 1e-6/length shorter."""
+    """torch's clip_grad_norm_ divides by length + 1e-6, and so may an answer: three times what that does."""
     norm, limit = float(np.linalg.norm(_whole(case))), case.arguments["limit"]
-    return 1e-6 * min(1.0, limit / norm) if norm + 1e-6 > limit else 0.0
+    return 3e-6 * min(1.0, limit / norm) if norm + 1e-6 > limit else 0.0
 
 
 CLIP = Spec(

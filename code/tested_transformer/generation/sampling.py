@@ -63,6 +63,8 @@ def top_p_filter(logits: Float[Tensor, "B V"], p: Share) -> Float[Tensor, "B V"]
     >>> (top_p_filter(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
     [[1, 1, 0]]
     """
+    if p == 1:  # a sum of many probabilities rounds to 1 before the last
+        return logits
     ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
     probability = ordered.softmax(-1)
     before = probability.cumsum(-1) - probability  # of all more probable tokens together
