@@ -295,7 +295,8 @@ def word_by_word(logits, prefix_ids, penalty):
 @right("repetition")
 def by_powers(logits, prefix_ids, penalty):
     found = logits.gather(1, prefix_ids)
-    return logits.scatter(1, prefix_ids, found * torch.where(found < 0, penalty, 1 / penalty).to(found))  # fmt: skip
+    factor = torch.full_like(found, penalty)
+    return logits.scatter(1, prefix_ids, found * factor.pow(-found.sign()))
 
 
 @wrong("repetition", "only the last four words pay")
@@ -416,13 +417,15 @@ def blank(said, start):
     return torch.cat([torch.full_like(said[:, :-1], 3), said[:, -1:]], dim=1)
 
 
+def sorted_history(said, start):
+    return torch.cat([said[:, :-1].sort(-1).values, said[:, -1:]], dim=1)
+
+
 FORGETS = {
     "the last word alone is handed over": lambda said, start: said[:, -1:],
     "the history is blank": blank,
     "the last four words are handed over": lambda said, start: said[:, -4:],
-    "the order of the words is lost": lambda said, start: torch.cat(
-        [said[:, :-1].sort(-1).values, said[:, -1:]], 1
-    ),  # fmt: skip
+    "the order of the words is lost": sorted_history,
 }
 for _name, _change in FORGETS.items():
     wrong("greedy", _name)(History(_change, Greedy))
@@ -451,12 +454,6 @@ def fixed_padding(next_scores, start, max_new, eos, padding):
 @wrong("greedy", "ten words at most")
 def ten_words(next_scores, start, max_new, eos, padding):
     return Greedy()(next_scores, start, min(max_new, 10), eos, padding)
-
-
-@wrong("greedy", "EOS of the beginning ends a row")
-def padding_ends(next_scores, start, max_new, eos, padding):
-    said = Greedy()(next_scores, start, max_new, eos, padding)
-    return said.masked_fill((said == 3).cumsum(1) > 1, padding)
 
 
 @wrong("greedy", "sampled")
