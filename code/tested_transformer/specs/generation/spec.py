@@ -20,7 +20,7 @@ from ..checks import as_expected, stays, varied
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import EQUAL, GRADIENTS, Case, Check, Run, Spec
+from ..spec import EQUAL, GRADIENTS, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from . import mutants as mutants
 
 NEVER = -30.0  # the score of a word that is never said
