@@ -229,12 +229,12 @@ class TableModel(nn.Module):
         self.next_logits = next_logits
 
     def encode(self, source: Tensor) -> Tensor:
+        self.prefix = source
         return source
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Any) -> Tensor:
-        """BOS stands for the whole prefix, which is fed once."""
-        prefix = memory if target.shape[1] == 1 else target[:, :0]
-        return self.next_logits(torch.cat([prefix, target[:, 1:]], dim=1))[:, None]
+        """BOS stands for the whole prefix."""
+        return self.next_logits(torch.cat([self.prefix, target[:, 1:]], dim=1))[:, None]
 
 
 def greedy(next_logits, start, max_new, eos, padding):
@@ -322,7 +322,9 @@ TRIALS = {
         "no clipping": without("clip"),
         "one batch per step": one_batch_per_step,
     }),
-    "generate": Trial(SPECS["greedy"], greedy, {}),
+    "generate": Trial(SPECS["greedy"], greedy, {
+        "EOS is 2, padding is 0": only(lambda a: (a["eos"], a["padding"]) == (2, PAD)),
+    }),
     "Transformer.decode": Trial(SPECS["decoding"], DecodingState, {
         "translation only": lambda case: case if case.arguments["source"] is not None else None,
         "no reordering, which greedy decoding does not need": only(lambda a: not any(a["moves"])),

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .. import reference
 from ..data import EOS, PAD
+from ..specs.checks import as_expected, stays, varied
 from ..specs.compare import Problem, compare
 from ..specs.generation.spec import TOP_P
 from ..specs.mistakes import mistake, mistakes
-from ..specs.spec import SHAPE, Case, Check, Run, Spec
+from ..specs.spec import Case, Check, Run, Spec
 
-ROUNDING = 1e-9  # between two answers in float64 that should be the same
+FLOAT32 = torch.finfo(torch.float32).eps
 
 # --- A temperature for two words ------------------------------------------------------------------
 
@@ -64,6 +63,7 @@ def temperature_without_logarithm(gap, p):
 
 def _temperature_cases(rng: np.random.Generator) -> list[Case]:
     pairs = [(2.0, 0.75), (1.0, 0.9), (math.log(3), 0.75), (0.1, 0.51), (5.0, 0.999)]
+    pairs += [(40.0, 0.9), (1e-3, 0.6), (300.0, 0.51)]
     pairs += [(float(rng.uniform(0.2, 6)), float(rng.uniform(0.55, 0.98))) for _ in range(3)]
     return [Case(f"gap {gap:.3g}, p {p:.3g}", {"gap": gap, "p": p}) for gap, p in pairs]
 
@@ -75,19 +75,23 @@ def _odds(run: Run, case: Case) -> Problem | None:
         return Problem("a temperature above 0", f"{temperature:.4g}")
     found = 1 / (1 + math.exp(-min(gap / temperature, 700)))
     what = f"at temperature {temperature:.4g}, the likelier word's probability"
-    return compare(np.array(p), np.array(found), 1e-6, what)
+    share = run.expected(case)[1] / float(
+        run.expected(case)[0]
+    )  # by which the temperature may be off
+    slack = 2 * p * (1 - p) * math.log(p / (1 - p)) * share  # dp/dT = p (1 - p) log-odds / T
+    return compare(np.array(p), np.array(found), slack, what)
 
 
 def _doubles(run: Run, case: Case) -> Problem | None:
-    doubled = run.value(case, gap=2 * case.arguments["gap"])
-    return compare(
-        np.asarray(2 * run.value(case)), doubled, ROUNDING, "temperature for twice the gap"
-    )
+    twice = varied(case, "twice", gap=2 * case.arguments["gap"])
+    slack = 2 * run.expected(case)[1] + run.expected(twice)[1]
+    what = "the change from twice the temperature to that for twice the gap"
+    return compare(np.array(0.0), run.value(twice) - 2 * run.value(case), slack, what)
 
 
 def _by_bisection(case: Case) -> float:
     """The reference searches in float64, and an answer may search too: six digits are enough."""
-    return 1e-6
+    return 1e-6 * _temperature_reference(**case.arguments)
 
 
 TEMPERATURE_FOR = Spec(
@@ -98,7 +102,6 @@ TEMPERATURE_FOR = Spec(
     reference=_temperature_reference,
     slack=_by_bisection,
     cases=_temperature_cases,
-    usual=(SHAPE,),
     checks=(
         Check(
             "twice the gap, twice the temperature",
@@ -126,7 +129,9 @@ def _log_probability_reference(logits: np.ndarray, words: np.ndarray) -> np.ndar
     totals = np.zeros(len(words), dtype=logits.dtype)
     for b, row in enumerate(words):
         for place, word in enumerate(row):
-            totals[b] += np.log(reference.softmax(logits[b, place])[word])
+            if word == PAD:
+                break
+            totals[b] += _log_softmax(logits[b, place])[word]
             if word == EOS:
                 break
     return totals
@@ -202,15 +207,15 @@ def one_place_late(logits, words):
 
 def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, lengths, width, vocab) -> Case:
+    def case(label, lengths, width, vocab, dtype=torch.float64, scale=2.0) -> Case:
         """lengths: with EOS; a row as long as the width has no EOS."""
         words = rng.integers(3, vocab, size=(len(lengths), width))
         for row, length in zip(words, lengths, strict=True):
             row[length:] = PAD
-            if length < width:
+            if 0 < length < width:
                 row[length - 1] = EOS
-        logits = 2 * rng.normal(size=(*words.shape, vocab))
-        return Case(label, {"logits": logits, "words": words})
+        logits = scale * rng.normal(size=(*words.shape, vocab))
+        return Case(label, {"logits": logits, "words": words}, dtype)
 
     return [
         case("two words", [2], 2, 5),
@@ -218,36 +223,48 @@ def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
         case("three lengths", [4, 1, 2], 4, 7),
         case("a batch", [5, 6, 3, 2], 6, 9),
         case("a thousand words", [1000, 999], 1000, 8),
+        case("large scores", [3, 4], 4, 6, scale=500.0),
+        case("float32", [3, 4, 1], 4, 6, torch.float32),
+        case("large scores in float32", [3, 4], 4, 6, torch.float32, 60.0),
+        case("nothing but padding", [2, 0], 3, 5),
+        case("one word of a large vocabulary", [1, 1], 2, 900),
     ]
 
 
 def _likelier_is_more(run: Run, case: Case) -> Problem | None:
     """One score for all words of a place, added, changes no probability."""
-    logits = case.arguments["logits"] + 3.0
-    return compare(
-        run.value(case), run.value(case, logits=logits), 1e-8, "with 3 added to all scores"
-    )
+    shifted = varied(case, "shifted", logits=case.arguments["logits"] + 3.0)
+    return stays(run, case, shifted, "3 is added to all scores", "the sums")
 
 
 def _padding_is_nothing(run: Run, case: Case) -> Problem | None:
     padding = (case.arguments["words"] == PAD)[..., None]
     logits = np.where(padding, -case.arguments["logits"], case.arguments["logits"])
-    return compare(run.value(case), run.value(case, logits=logits), ROUNDING, "the sums")
+    other = varied(case, "other", logits=logits)
+    return stays(run, case, other, "scores change where padding stands", "the sums")
 
 
 def _coin(run: Run, case: Case) -> Problem | None:
     """With even scores each word, EOS included, costs log V."""
-    logits, words = case.arguments["logits"], case.arguments["words"]
-    expected = -(words != PAD).sum(-1) * math.log(logits.shape[-1])
-    got = run.value(case, logits=0 * logits)
-    return compare(expected, got, 1e-8, "with all scores 0, the sums")
+    even = varied(case, "even", logits=0 * case.arguments["logits"])
+    return as_expected(run, even, "with all scores 0, the sums")
+
+
+def _plain_log_probability(logits: Tensor, words: Tensor) -> Tensor:
+    return _gained(logits, words).masked_fill(words == PAD, 0.0).sum(-1)
 
 
 def _in_any_order(case: Case) -> float:
     """N terms added one by one round up to N times, each time by eps of at most their sum."""
-    logits = case.arguments["logits"]
-    longest, largest = logits.shape[1], 2 * float(np.abs(logits).max()) + math.log(logits.shape[2])
-    return torch.finfo(case.dtype).eps * longest * longest * largest
+    longest = case.arguments["logits"].shape[1]
+    total = float(np.abs(_log_probability_reference(**case.arrays())).max())
+    return torch.finfo(case.dtype).eps * longest * total
+
+
+def _of_usual_size(case: Case) -> bool:
+    """Scores whose exponentials overflow in no formula, and a word in each row."""
+    small = float(np.abs(case.arguments["logits"]).max()) < 50
+    return small and bool((case.arguments["words"] != PAD).any(-1).all())
 
 
 LOG_PROBABILITY = Spec(
@@ -257,6 +274,7 @@ LOG_PROBABILITY = Spec(
     "does not",
     required=("logits", "words"),
     reference=_log_probability_reference,
+    baseline=_plain_log_probability,
     slack=_in_any_order,
     cases=_log_probability_cases,
     checks=(
@@ -264,8 +282,14 @@ LOG_PROBABILITY = Spec(
             "a number added to all scores changes nothing",
             "Scores mean something only after the softmax over the words.",
             _likelier_is_more,
+            when=_of_usual_size,
         ),
-        Check("padding costs nothing", "What stands after EOS is no word.", _padding_is_nothing),
+        Check(
+            "padding costs nothing",
+            "What stands after EOS is no word.",
+            _padding_is_nothing,
+            when=_of_usual_size,
+        ),
         Check(
             "even scores cost log V a word",
             "With V words equally likely each one costs log V, EOS like any other.",
@@ -295,19 +319,24 @@ def _tree(answer: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _fair(rows: Tensor) -> bool:
-    return bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-6).all())
+    return bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < rows.shape[-1] * FLOAT32).all())
 
 
 def _greedy_and_best(first: Tensor, second: Tensor) -> tuple[float, float]:
     """The probability of the sentence that greedy finds, and that of the likeliest."""
     sentences = first[:, None] * second
-    likeliest = first >= first.max() - 1e-9  # of equally likely words greedy may take any
+    likeliest = first >= first.max() * (1 - FLOAT32)  # of equally likely words it may take any
     return float(sentences[likeliest].max()), float(sentences.max())
 
 
 def _misses(first: Tensor, second: Tensor, arguments: dict[str, Any]) -> bool:
     greedy, best = _greedy_and_best(first, second)
-    return best >= arguments["ratio"] * greedy
+    return best >= _least(arguments["ratio"]) * greedy
+
+
+def _least(ratio: float) -> float:
+    """The ratio, but for what float32 does to two products of two probabilities."""
+    return ratio * (1 - 4 * FLOAT32)
 
 
 @mistake(
@@ -352,7 +381,9 @@ def a_fixed_gap(vocab, ratio):
 
 
 def _greedy_fails_cases(rng: np.random.Generator) -> list[Case]:
-    sizes = [(2, 1.2), (2, 1.9), (3, 2.5), (5, 4.8), (10, 9.0), (50, 49.0)]
+    sizes = [(2, 1.2), (2, 1.9), (3, 2.5), (5, 4.8), (10, 9.0), (50, 49.0), (2, 1.995), (30, 1.01)]
+    vocab = int(rng.integers(3, 40))
+    sizes += [(vocab, float(rng.uniform(1.1, 0.99 * vocab)))]
     return [Case(f"{v} words, {r:g} times", {"vocab": v, "ratio": r}) for v, r in sizes]
 
 
@@ -368,7 +399,7 @@ def _probabilities(run: Run, case: Case) -> Problem | None:
 def _likelier(run: Run, case: Case) -> Problem | None:
     tables = (torch.as_tensor(t, dtype=torch.float64) for t in run.answer(case.tensors()))
     greedy, best = _greedy_and_best(*tables)
-    if best >= case.arguments["ratio"] * greedy:
+    if best >= _least(case.arguments["ratio"]) * greedy:
         return None
     expected = f"a sentence {case.arguments['ratio']:g} times as likely as greedy's"
     return Problem(expected, f"greedy's {greedy:.4g}, the likeliest {best:.4g}")
@@ -383,7 +414,6 @@ GREEDY_FAILS = Spec(
     reference=lambda vocab, ratio: np.array([True, True]),
     cases=_greedy_fails_cases,
     read=_tree,
-    usual=(SHAPE,),
     checks=(
         Check(
             "rows are probabilities",
@@ -405,15 +435,27 @@ GREEDY_FAILS = Spec(
 # --- One step of beam search ----------------------------------------------------------------------
 
 
+def _log_softmax(row: np.ndarray) -> np.ndarray:
+    shifted = row - row.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
 def _step_reference(scores: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Every beam with every word, sorted."""
     steps = [
         (score + gain, beam, word)
         for beam, score in enumerate(scores)
-        for word, gain in enumerate(np.log(reference.softmax(logits[beam])))
+        for word, gain in enumerate(_log_softmax(logits[beam]))
     ]
     best = sorted(steps, key=lambda step: -step[0])[: len(scores)]
     return np.array([[beam, word, score] for score, beam, word in best])
+
+
+def _plain_step(scores: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The scores of the steps that the reference takes."""
+    steps = _step_reference(scores.numpy(), logits.numpy())
+    beams, words = torch.from_numpy(steps[:, :2]).long().T
+    return beams, words, (scores[:, None] + logits.log_softmax(-1))[beams, words]
 
 
 def _three_rows(answer: Any, arguments: dict[str, Any]) -> Any:
@@ -494,10 +536,16 @@ def step_softmax_of_all(scores, logits):
 
 def _step_cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, beams, vocab, near=1.0) -> Case:
+    def case(label, beams, vocab, near=1.0, scale=1.0, size=0.0) -> Case:
         scores = -np.sort(near * rng.exponential(size=beams))
-        shift = rng.normal(size=(beams, 1))  # no softmax sees it
-        return Case(label, {"scores": scores, "logits": rng.normal(size=(beams, vocab)) + shift})
+        shift = size + rng.normal(size=(beams, 1))  # no softmax sees it
+        logits = scale * rng.normal(size=(beams, vocab)) + shift
+        return Case(label, {"scores": scores, "logits": logits})
+
+    first = case("only the first beam has begun", 3, 6)
+    first.arguments["scores"][1:] = -np.inf
+    filtered = case("words ruled out", 2, 6)
+    filtered.arguments["logits"][:, [0, 3]] = -np.inf
 
     return [
         case("one beam", 1, 4),
@@ -506,18 +554,25 @@ def _step_cases(rng: np.random.Generator) -> list[Case]:
         case("three beams, one far ahead", 3, 6, 9.0),
         case("five beams", 5, 8),
         case("eight beams, nearly even", 8, 30, 0.01),
+        case("more beams than words", 5, 3, 0.1),
+        case("large scores", 3, 6, size=1000.0),
+        case("scores far apart", 3, 6, scale=400.0),
+        case("long sentences", 3, 6, near=300.0),
+        first,
+        filtered,
     ]
 
 
 def _steps_cost(run: Run, case: Case) -> Problem | None:
     logits = case.arguments["logits"]
-    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    shifted = logits - logits.max(-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     for beam, word, score in run.value(case).tolist():
         if beam not in range(len(logits)) or word not in range(logits.shape[1]):
             wanted = f"beams below {len(logits)} and words below {logits.shape[1]}"
             return Problem(wanted, f"beam {beam:g}, word {word:g}")
         expected = case.arguments["scores"][int(beam)] + logs[int(beam), int(word)]
-        if abs(expected - score) > ROUNDING:
+        if expected != score and not abs(expected - score) <= 2 * run.expected(case)[1]:
             place = f"the score of word {word:g} of beam {beam:g} = "
             return Problem(f"{place}{expected:.4g}", f"{place}{score:.4g}")
     return None
@@ -525,7 +580,7 @@ def _steps_cost(run: Run, case: Case) -> Problem | None:
 
 def _none_better(run: Run, case: Case) -> Problem | None:
     expected, got = run.expected(case)[0][:, 2], run.value(case)[:, 2]
-    return compare(expected, got, ROUNDING, "the scores, best first,")
+    return compare(expected, got, run.expected(case)[1], "the scores, best first,")
 
 
 BEAM_STEP = Spec(
@@ -534,6 +589,8 @@ BEAM_STEP = Spec(
     "its next word -> beams (K), words (K), scores (K): the K likeliest steps, best first",
     required=("scores", "logits"),
     reference=_step_reference,
+    baseline=_plain_step,
+    differentiable=False,
     cases=_step_cases,
     read=_three_rows,
     checks=(
@@ -629,6 +686,8 @@ def _bytes_cases(rng: np.random.Generator) -> list[Case]:
         "LLaMA-13B": (40, 5120, 40, 40, 2048, 1, 16),
         "Llama-2-70B": (80, 8192, 64, 8, 4096, 1, 16),
         "one head for all queries, 8 bits": (6, 512, 8, 1, 100, 7, 8),
+        "4 bits": (3, 64, 4, 2, 10, 2, 4),
+        "a long text": (48, 12_288, 96, 8, 1_000_000, 4, 16),
     }
     groups, d = (int(n) for n in rng.integers(1, 5, size=2))
     heads = groups * int(rng.integers(1, 5))
@@ -640,11 +699,12 @@ def _bytes_cases(rng: np.random.Generator) -> list[Case]:
 def _in_proportion(*names: str) -> Any:
     def test(run: Run, case: Case) -> Problem | None:
         for name in names:
-            twice = run.value(case, **{name: 2 * case.arguments[name]})
-            expected = np.asarray(2 * run.value(case))
-            problem = compare(expected, twice, 0.0, f"bytes with twice the {name}")
-            if problem:
-                return problem
+            before = float(run.value(case))
+            ratio = (
+                float(run.value(case, **{name: 2 * case.arguments[name]})) / before if before else 0
+            )
+            if ratio != 2:
+                return Problem(f"2 times the bytes with twice the {name}", f"{ratio:.4g} times")
         return None
 
     return test
@@ -652,8 +712,14 @@ def _in_proportion(*names: str) -> Any:
 
 def _fewer_heads(run: Run, case: Case) -> Problem | None:
     count = case.arguments["num_kv_heads"]
-    shared = np.asarray(count * run.value(case, num_kv_heads=1))
-    return compare(run.value(case), shared, 0.0, f"{count} x the bytes of one key head")
+    ratio = float(run.value(case)) / max(float(run.value(case, num_kv_heads=1)), 1.0)
+    wanted = f"{count} times the bytes of one key head"
+    return None if ratio == count else Problem(wanted, f"{ratio:.4g} times")
+
+
+def _whole(answer: Any, arguments: dict[str, Any]) -> Any:
+    """A whole number may come as 64.0, from a division."""
+    return int(answer) if isinstance(answer, float) and answer.is_integer() else answer
 
 
 CACHE_BYTES = Spec(
@@ -664,7 +730,7 @@ CACHE_BYTES = Spec(
     required=SIZES,
     reference=_bytes_reference,
     cases=_bytes_cases,
-    usual=(SHAPE,),
+    read=_whole,
     checks=(
         Check(
             "in proportion to all but the width of a head",
@@ -685,9 +751,15 @@ CACHE_BYTES = Spec(
     points=1,
 )  # fmt: skip
 
+
+def _few_words(case: Case) -> bool:
+    """Among thousands the cumulative sum rounds to 1 before the last: that is the package's to mend."""
+    return case.arguments["logits"].shape[-1] < 1000
+
+
 EXERCISES = (
     TEMPERATURE_FOR,
-    replace(TOP_P, name="ch11.top_p", points=2),
+    TOP_P.narrowed(_few_words, name="ch11.top_p", points=2),
     LOG_PROBABILITY,
     GREEDY_FAILS,
     BEAM_STEP,

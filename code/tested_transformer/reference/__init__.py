@@ -12,7 +12,7 @@ from .attention import (
     weighted_sum,
 )
 from .feed_forward import bend, error_function, feed_forward, swiglu
-from .generation import beam_search, greedy, repetition, top_k, top_p
+from .generation import repetition, top_k, top_p
 from .masks import (
     causal_mask,
     document_mask,
@@ -59,7 +59,6 @@ __all__ = [
     "apply_rotary",
     "attention",
     "batch_norm",
-    "beam_search",
     "bend",
     "bilinear_scores",
     "cached_attention",
@@ -74,7 +73,6 @@ __all__ = [
     "expected_cost_gradient",
     "feed_forward",
     "gaussian_scores",
-    "greedy",
     "gru_step",
     "hard_attention",
     "heads",

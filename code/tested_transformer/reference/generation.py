@@ -1,4 +1,4 @@
-"""The slow truth of sampling, greedy decoding and beam search."""
+"""The slow truth of sampling."""
 
 from __future__ import annotations
 
@@ -38,34 +38,3 @@ def repetition(logits, prefix_ids, penalty):
         for v in set(words.tolist()):
             logits[b, v] = logits[b, v] / penalty if logits[b, v] > 0 else logits[b, v] * penalty
     return logits
-
-
-def greedy(table, start, max_new, eos, padding):
-    """After each word the likeliest next, until eos. Shapes: (V, V), (B, L) -> (B, max_new)."""
-    rows = []
-    for first in start[:, -1]:
-        words = []
-        while len(words) < max_new and eos not in words:
-            words.append(int(np.argmax(table[words[-1] if words else first])))
-        rows.append(words + [padding] * (max_new - len(words)))
-    return np.array(rows)
-
-
-def beam_search(table, start, num_beams, max_new, length_penalty, eos):
-    """The best (score, words) that a beam of that width meets; table (N, V, V).
-
-    The table scores, for each place in the sentence, the next word after each word. The search never
-    stops early, and forgets no sentence that ended among the num_beams best steps.
-    """
-    running, ended = [(0.0, [])], []
-    for length in range(1, max_new + 1):
-        steps = []
-        for score, words in running:
-            gains = np.log(softmax(table[length - 1, words[-1] if words else start]))
-            steps += [(score + gain, [*words, word]) for word, gain in enumerate(gains)]
-        steps.sort(key=lambda step: -step[0])
-        for score, words in steps[:num_beams]:
-            if words[-1] == eos or length == max_new:
-                ended.append((score / length**length_penalty, words))
-        running = [step for step in steps if step[1][-1] != eos][:num_beams]
-    return max(ended)
