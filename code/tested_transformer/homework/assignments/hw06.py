@@ -403,7 +403,7 @@ def only_units_that_are_on(x, direction, w_up, b_up):
 
 
 @mistake(
-    "thresholds forgotten",
+    "biases forgotten",
     rejected_by="nothing switches before",
     cause="b_up moves each fold away from it.",
 )
@@ -561,7 +561,7 @@ def _lightest_reference(w_up, b_up, w_down):
 
 
 def _three_parts(answer: Any, given: dict[str, Any]) -> Tensor:
-    """A column for each unit: its key, its threshold, its value."""
+    """A column for each unit: its key, its bias, its value."""
     if not isinstance(answer, tuple | list) or len(answer) != 3:
         wanted = "(w_up, b_up, w_down)"
         raise argument_error(TypeError, "the answer", type(answer).__name__, wanted)
@@ -599,9 +599,9 @@ def root_forgotten(w_up, b_up, w_down):
 
 
 @mistake(
-    "the threshold not weighed",
+    "the bias not weighed",
     rejected_by="no unit can be made lighter",
-    cause="The threshold is stretched with its key and counts like one more weight.",
+    cause="The bias is stretched with its key and counts like one more weight.",
 )
 def threshold_not_weighed(w_up, b_up, w_down):
     stretch = (w_down.norm(dim=1) / w_up.norm(dim=0)).sqrt()
@@ -609,9 +609,9 @@ def threshold_not_weighed(w_up, b_up, w_down):
 
 
 @mistake(
-    "the threshold left behind",
+    "the bias left behind",
     rejected_by="the same function",
-    cause="relu(c z) = c relu(z) needs the whole of z to be stretched, threshold included.",
+    cause="relu(c z) = c relu(z) needs the whole of z to be stretched, bias included.",
 )
 def threshold_not_moved(w_up, b_up, w_down):
     w, _, v = plain_lightest(w_up, b_up, w_down)
@@ -621,7 +621,7 @@ def threshold_not_moved(w_up, b_up, w_down):
 @mistake(
     "a unit judged by its column",
     rejected_by="the same function",
-    cause="A unit whose column is zero and whose threshold is not adds the same to every token.",
+    cause="A unit whose column is zero and whose bias is not adds the same to every token.",
 )
 def by_the_key_alone(w_up, b_up, w_down):
     used = (w_up.norm(dim=0) > 0).to(w_up.dtype)
@@ -677,7 +677,7 @@ def nothing_over_nothing(w_up, b_up, w_down):
 def _lightest_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, width, d_ff, out, dtype=torch.float64, silent=(), mute=()) -> Case:
-        """silent units have no key and no threshold, mute ones no value."""
+        """silent units have no key and no bias, mute ones no value."""
         w, b, v = (rng.normal(size=shape) for shape in ((width, d_ff), (d_ff,), (d_ff, out)))
         w *= np.exp(rng.normal(size=d_ff))  # units of different sizes
         w[:, list(silent)] = b[list(silent)] = v[list(mute)] = 0.0
@@ -759,7 +759,7 @@ def _of_no_use(run: Run, case: Case) -> Problem | None:
     """A unit that adds nothing weighs nothing."""
     for unit in np.flatnonzero(_idle(case)):
         rest = run.value(case)[:, unit]
-        what = f"column, threshold, row of unit {unit}, of which one side was zeros"
+        what = f"column, bias, row of unit {unit}, of which one side was zeros"
         if (problem := compare(np.zeros_like(rest), rest, 0.0, what)) is not None:
             return problem
     return None
@@ -769,7 +769,7 @@ LIGHTEST = Spec(
     name="hw06.lightest",
     statement="lightest(w_up, b_up, w_down) -> the same three, with units stretched so that "
     "relu(x w_up + b_up) w_down is the same for every x and the sum of the squares of all "
-    "weights and thresholds is as small as it can be; a unit that adds nothing for any x because one "
+    "weights and biases is as small as it can be; a unit that adds nothing for any x because one "
     "of its sides is all zeros becomes zeros; (D, d_ff), (d_ff), (d_ff, E)",
     required=("w_up", "b_up", "w_down"),
     reference=_lightest_reference,
