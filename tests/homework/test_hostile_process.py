@@ -70,7 +70,7 @@ FORGED = {  # what is said in place of an answer, and the flag that the submissi
     "no frame": ("sys.stdout.buffer.write(b'PASSED, full marks')", "too large"),
     "no JSON": ("say(b'}')", "garbled"), "a number": ("say(1)", "garbled"),
     "nothing": ("say([])", "garbled"), "a text": ("say('answer')", "garbled"),
-    "a list in front": ("say([['answer'], 1, {'dict': {}}])", "garbled"),
+    "a list in front": ("say([['answer'], 1, {'dict': {}}, []])", "garbled"),
     "a tensor in front": (f"say([{TENSOR}, 1, 2], bytes(8))", "garbled"),
     "an answer without changes": ("say(['answer', 1])", "garbled"),
     "a word of load": ("say(['loaded'])", "garbled"), "ready again": ("say(['ready'])", "garbled"),
@@ -80,7 +80,7 @@ FORGED = {  # what is said in place of an answer, and the flag that the submissi
     "a flag that is a list": ("say(['unfit', ['too large'], ''])", "garbled"),
     "a frame that promises 10 GB": ("say(None, sizes=(4, 10 << 30))", "too large"),
     "a text that promises 4 GB": ("say(None, sizes=(2**32 - 1, 0))", "too large"),
-    "a tensor of 10 GB": ("say(['answer', {'tensor': ['int8', [10 << 30]]}, {'dict': {}}])", "garbled"),
+    "a tensor of 10 GB": ("say(['answer', {'tensor': ['int8', [10 << 30]]}, {'dict': {}}, []])", "garbled"),
     "a million tensors": ("say(['answer', {'tuple': {'tensor': ['int8', [1 << 20]]}}, "
                           "{'dict': {}}], bytes(1 << 20))", "garbled"),
     "half a frame": ("say(None, sizes=(10, 0))", "ended itself"),
@@ -119,7 +119,7 @@ def test_a_reported_exception_is_never_another_thing(talker, said):
 
 def test_an_answer_ahead_of_time_is_none_to_load(talker):
     with pytest.raises(Ended, match="garbled"):
-        talker("time.sleep(60)", loaded="say(['answer', 1, {'dict': {}}])\n")
+        talker("time.sleep(60)", loaded="say(['answer', 1, {'dict': {}}, []])\n")
 
 
 def test_a_ready_frame_of_another_kind_is_no_jail(talker, monkeypatch):
@@ -139,7 +139,9 @@ def test_a_change_of_what_was_not_given_ends_the_session(talker, name):
     numbers = ", bytes(8)" if "tensor" in CHANGES[name] else ""
     x = torch.ones(1, dtype=torch.float64)
     with pytest.raises(Ended, match="garbled"):
-        RemoteFunction(talker(f"hear(); say(['answer', 1, {CHANGES[name]}]{numbers})"), "f")(x, 1)
+        RemoteFunction(talker(f"hear(); say(['answer', 1, {CHANGES[name]}, []]{numbers})"), "f")(
+            x, 1
+        )
     assert x.tolist() == [1.0]
 
 
@@ -147,9 +149,9 @@ def test_a_change_of_what_was_not_given_ends_the_session(talker, name):
     ("1", 0), ("[]", 0), ("[None, None]", 0), ("[1]", 0), (f"[{TENSOR}]", 8), ("['x']", 0),
 ])  # fmt: skip
 def test_gradients_of_another_form_end_the_session(talker, gradients, numbers):
-    answer = f"say(['answer', {TENSOR}, {{'dict': {{}}}}], bytes(8))"
+    answer = f"say(['answer', {TENSOR}, {{'dict': {{}}}}, []], bytes(8))"
     student = talker(f"hear(); {answer}; hear()\n"
-                     f"say(['answer', {gradients}, {{'dict': {{}}}}], bytes({numbers}))")  # fmt: skip
+                     f"say(['answer', {gradients}, {{'dict': {{}}}}, []], bytes({numbers}))")  # fmt: skip
     answer = RemoteFunction(student, "f")(torch.ones(2, requires_grad=True))
     with pytest.raises(Ended, match="garbled"):
         answer.sum().backward()
@@ -180,7 +182,7 @@ def test_an_implementation_is_asked_for_by_its_number_and_not_too_often(talker, 
 def test_arguments_that_do_not_fit_are_the_students_error(talker, arguments):
     student = talker(
         f"hear(); say(['ask', 0, {arguments}]); said = hear()\n"
-        "say(['answer', said, {'dict': {}}]); time.sleep(60)"
+        "say(['answer', said, {'dict': {}}, []]); time.sleep(60)"
     )
     answer, _ = student.call("f", [student.serve(lambda x=None: None)], {})
     assert answer == ["raised", "TypeError"]
@@ -225,7 +227,7 @@ def test_who_never_reads_is_sent_away(talker):
 
 
 def test_the_time_of_all_calls_is_one(talker):
-    body = "while hear(): time.sleep(0.3); say(['answer', 1, {'dict': {}}])"
+    body = "while hear(): time.sleep(0.3); say(['answer', 1, {'dict': {}}, []])"
     student = talker(body, Limits(wall_seconds=0.8))
     assert student.call("f", [], {}) == (1, {})
     assert student.call("f", [], {}) == (1, {})
@@ -237,7 +239,7 @@ def test_the_time_of_all_calls_is_one(talker):
 
 
 def test_an_argument_that_can_not_be_sent_ends_nothing(talker):
-    student = talker("hear(); say(['answer', 1, {'dict': {}}]); hear()")
+    student = talker("hear(); say(['answer', 1, {'dict': {}}, []]); hear()")
     with pytest.raises(wire.NotSendable):
         student.call("f", [object()], {})
     assert student.call("f", [], {}) == (1, {})
@@ -359,7 +361,7 @@ def test_a_process_that_left_the_group_does_not_hold_us(talker, monkeypatch):
     monkeypatch.setattr(ours, "END_SECONDS", 0.2)
     student = talker(
         "if os.fork(): time.sleep(60)\n"
-        "os.setsid(); hear(); say(['answer', os.getpid(), {'dict': {}}]); time.sleep(6)"
+        "os.setsid(); hear(); say(['answer', os.getpid(), {'dict': {}}, []]); time.sleep(6)"
     )
     left = student.call("f", [], {})[0]
     start = time.monotonic()

@@ -50,7 +50,7 @@ def surroundings(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _nothing_changes(surroundings):
-    worker = [jail.HERE / name for name in jail.WORKER]
+    worker = list(jail.WORKER)
     before = snapshot(surroundings), [path.read_bytes() for path in worker]
     yield
     assert (snapshot(surroundings), [path.read_bytes() for path in worker]) == before
@@ -277,7 +277,7 @@ ALLOWED = [
         dict.fromkeys(("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"), 0),
     ),
     ("limits", None, [(0, 0), (SMALL.scratch_bytes,) * 2, (SMALL.open_files,) * 2]),
-    ("package", None, [["wire.py", "worker.py"], {}]),
+    ("package", None, [["surroundings.py", "wire.py", "worker.py"], {}]),
 ]
 
 

@@ -15,6 +15,7 @@ from tested_transformer.homework.jail.session import Ended, JailSession, Student
 from tested_transformer.specs.compare import Problem
 from tested_transformer.specs.judge import judge
 from tested_transformer.specs.spec import Case, Check, Run, Spec
+from tested_transformer.specs.surroundings import SEED
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="on Windows marking needs WSL2"),
@@ -39,6 +40,14 @@ def weigh(x, w, unused, *, b=None):
 def twice(x, y): return (x * y).sin()
 
 def detached(x): return x.detach() * 2
+
+def settle(x):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(3)
+    torch.set_grad_enabled(False)
+    return x + torch.zeros(1)
+
+def default_dtype(x): return torch.zeros(1) + torch.is_grad_enabled()
 
 def fill(x, y=None):
     x[0] = 7.0
@@ -151,7 +160,7 @@ def here(name):
 
 def seeded(function, *arguments, **named):
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+        torch.default_generator.manual_seed(SEED)
         return function(*arguments, **named)
 
 
@@ -245,14 +254,30 @@ def test_the_judge_gets_the_same_gradients(student):
     assert all(np.array_equal(found[name], expected[name]) for name in ("x", "w"))
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("detached", "does not require grad"), ("fill_leaf", "leaf Variable"),
-])  # fmt: skip
-def test_what_has_no_gradients_says_what_it_says_here(student, name, text):
-    for function in (RemoteFunction(student, name), here(name)):
-        with pytest.raises(RuntimeError, match=text):
+def test_what_has_no_gradients_says_what_it_says_here(student):
+    for function in (RemoteFunction(student, "fill_leaf"), here("fill_leaf")):
+        with pytest.raises(RuntimeError, match="leaf Variable"):
             gradients(function, torch.ones(2))
     assert RemoteFunction(student, "echo")(1) == 1  # and it goes on
+
+
+@pytest.mark.parametrize("name", ["detached", "settle"])
+def test_a_detached_answer_is_told_to_be_one_as_it_is_here(student, name):
+    case = Case("one", {"x": np.ones(2)})
+    spec = Spec("no gradient", "", ("x",), None, lambda seed: [case], [])
+    for function in (RemoteFunction(student, name), here(name)):
+        with pytest.raises(TypeError, match="gradients reach them, got one without a gradient"):
+            Run(spec, function).gradients(case, ["x"])
+
+
+def test_what_a_function_sets_is_put_back_and_said_as_it_is_here(student):
+    case = Case("one", {"x": np.ones(2)})
+    spec = Spec("settings", "", ("x",), None, lambda seed: [case], [])
+    for function in (RemoteFunction(student, "settle"), here("settle")):
+        assert Run(spec, function).call(case).disturbed == "torch's grad mode"
+    answer = RemoteFunction(student, "default_dtype")(torch.ones(1))
+    assert answer.dtype == torch.float32
+    assert answer.tolist() == [1.0]
 
 
 def test_gradients_are_those_of_one_tensor(student):

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ..bounds import Seed
 from ..shapes import checked
 from ..specs.mistakes import Mutant
+from ..specs.surroundings import kept
 from .tasks import Hunt
 
 __all__ = ["HuntVerdict", "judge_hunt"]
@@ -96,8 +95,7 @@ def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: Seed = 0) -> Hun
     raised, returned = {}, False
     for who, implementation in served:
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(0)
+            with kept():  # what a test sets, the next one must not find
                 returned |= test(Disguised(implementation)) is not None
         except Exception as error:
             raised[who] = _in_words(error)

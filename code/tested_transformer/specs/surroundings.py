@@ -38,6 +38,15 @@ SETTINGS = (
 )
 
 
+_OPEN: list[list[str]] = []  # what the calls under way have changed
+
+
+def note(words: str) -> None:
+    """Say that the call under way changed a setting of another process: a student's, in a jail."""
+    if _OPEN:
+        _OPEN[-1].append(words)
+
+
 @contextmanager
 def kept() -> Iterator[list[str]]:
     """Run something with a fixed random seed, without warnings, and put all settings back afterwards.
@@ -51,9 +60,11 @@ def kept() -> Iterator[list[str]]:
         warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
         torch.default_generator.manual_seed(SEED)  # torch.manual_seed asks every kind of device
         before = [setting.read() for setting in SETTINGS]
+        _OPEN.append(changed)
         try:
             yield changed
         finally:
+            _OPEN.pop()
             for setting, value in zip(SETTINGS, before, strict=True):
                 if setting.read() != value:
                     changed.append(setting.words)

@@ -40,10 +40,11 @@ def _shares_reference(norm_placement, num_sublayers, variance):
 def plain_shares(norm_placement, num_sublayers, variance):
     """The baseline."""
     after = torch.arange(num_sublayers, 0, -1, dtype=torch.float64)
+    variance = torch.tensor(variance, dtype=torch.float64)  # so that its rounding is counted
     kept = 1 / (1 + variance)
     found = variance * (kept**after if norm_placement == "post" else torch.ones_like(after))
-    first = kept**num_sublayers if norm_placement == "post" else 1.0
-    parts = torch.cat((torch.tensor([first], dtype=torch.float64), found))
+    first = kept**num_sublayers if norm_placement == "post" else torch.ones_like(kept)
+    parts = torch.cat((first[None], found))
     return parts / parts.sum()
 
 

@@ -899,7 +899,7 @@ DECODER_LAYER = Spec(
     "target_real (B, L) and source_real (B, S) True for what is no padding. own and cross (4, D, D): the "
     "matrices of query, key, value, output, applied as t @ w; head h has columns h d to (h + 1) d. up_proj "
     "(D, F), down_proj (F, D) with a ReLU between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). "
-    "A query that may see nothing finds 0",
+    "A query that may see nothing finds 0. Gradients reach every tensor",
     required=LAYER_ARGUMENTS,
     reference=_layer_reference,
     baseline=layer_plain,

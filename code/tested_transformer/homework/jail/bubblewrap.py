@@ -25,7 +25,8 @@ __all__ = ["JailMissing", "Limits"]
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1]
-WORKER = ("worker.py", "wire.py")  # all that a jail has of this package
+SURROUNDINGS = PACKAGE / "specs" / "surroundings.py"
+WORKER = (HERE / "worker.py", HERE / "wire.py", SURROUNDINGS)  # all that a jail has of this package
 ENVIRONMENT = {
     "HOME": "/tmp", "LANG": "C.UTF-8", "MPLBACKEND": "agg", "MPLCONFIGDIR": "/tmp",
     "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin",
@@ -96,14 +97,25 @@ def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
         command += ["--ro-bind", str(folder), target]
     for hidden in hidden_packages({"/usr": Path("/usr"), **folders}):
         command += ["--tmpfs", hidden, "--remount-ro", hidden]
-    for name in WORKER:
-        command += ["--ro-bind", str(HERE / name), f"/jail/{name}"]
+    for path in WORKER:
+        command += ["--ro-bind", str(path), f"/jail/{path.name}"]
     # Root, if root marks, could unmount what hides the package, and set the host's kernel by /proc/sys.
     command += ["--cap-drop", "ALL", "--proc", "/proc", "--remount-ro", "/proc"]
     command += ["--dev", "/dev", "--remount-ro", "/dev"]
     command += ["--size", str(limits.scratch_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     command += ["--remount-ro", "/", "--seccomp", str(rules), "--"]
-    return [*command, python, "-I", "-S", "-B", "-X", "utf8", f"/jail/{WORKER[0]}", *modules]
+    return [
+        *command,
+        python,
+        "-I",
+        "-S",
+        "-B",
+        "-X",
+        "utf8",
+        f"/jail/{WORKER[0].name}",
+        "/jail",
+        *modules,
+    ]
 
 
 def hidden_packages(folders: dict[str, Path]) -> list[str]:
@@ -166,5 +178,5 @@ def system_call_filter() -> bytes:
 
 def bare_command() -> list[str]:
     """The command that starts the worker without a jail."""
-    return [sys.executable, "-I", "-B", "-X", "utf8", str(HERE / WORKER[0]),
-            *map(str, module_folders())]  # fmt: skip
+    return [sys.executable, "-I", "-B", "-X", "utf8", str(WORKER[0]),
+            str(SURROUNDINGS.parent), *map(str, module_folders())]  # fmt: skip

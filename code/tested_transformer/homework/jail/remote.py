@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...specs.surroundings import SETTINGS, note
 from .session import Ended, JailSession, tensors_in
+
+KNOWN = [setting.words for setting in SETTINGS]
 
 
 class RemoteFunction:
@@ -30,6 +33,7 @@ class RemoteFunction:
             tensors = [every[name] for name in wanted]
             return _WithGradients.apply(self, list(arguments), named, wanted, *tensors)
         answer, changed = self.session.call(self.function, list(arguments), named)
+        self._note_settings()
         if not isinstance(changed, dict) or not set(changed) <= set(every):
             raise Ended("garbled", "no changes of arguments")
         for name, value in changed.items():
@@ -39,6 +43,14 @@ class RemoteFunction:
                 raise TypeError(f"argument {name}: its dtype was changed to {value.dtype}")
             every[name].data = value
         return answer
+
+    def _note_settings(self) -> None:
+        """What the function set in its process is said here, as if it had been set in this one."""
+        settings = self.session.settings
+        if not isinstance(settings, list) or not all(words in KNOWN for words in settings):
+            raise Ended("garbled", "no settings of torch")
+        for words in settings:
+            note(words)
 
 
 class _WithGradients(torch.autograd.Function):

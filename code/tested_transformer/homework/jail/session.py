@@ -34,7 +34,7 @@ MOST_ASKS = 20_000  # calls of implementations on trial, by one test
 MOST_AXIS, MOST_SIZE = 64, 1 << 16  # of the tensors in them
 TEXT = 300
 UNFIT = ("not a tensor", "too large")  # flags of an answer that is none
-ANSWERS = {"load": ("loaded", 1), "call": ("answer", 3), "gradients": ("answer", 3)}
+ANSWERS = {"load": ("loaded", 1), "call": ("answer", 4), "gradients": ("answer", 4)}
 END_SECONDS = 2  # for a thread of ours to see that the process is gone
 GRACE_SECONDS = 5  # for a process that closed its pipe to end, and say how
 
@@ -89,6 +89,7 @@ class JailSession:
         self.seconds = 0.0  # of waiting for the student
         self.asks = 0
         self.flags: list[str] = []
+        self.settings: Any = []
         self.served: list[Callable[..., Any]] = []
         self._output = bytearray()
         self._replies: queue.Queue = queue.Queue(WAITING)
@@ -134,10 +135,10 @@ class JailSession:
     def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
         """What the function answers, and the arguments that it changed (by position or name).
 
-        Raises: Ended, and whatever the function raised.
+        `settings` holds what it set of torch, in words. Raises: Ended, and whatever the function raised.
         """
-        reply = self._request(["call", function, arguments, named])
-        return reply[1], reply[2]
+        _, answer, changed, self.settings = self._request(["call", function, arguments, named])
+        return answer, changed
 
     def gradients(
         self, function: str, arguments: list, named: dict, names: list[str], gradient: Tensor

@@ -1,17 +1,18 @@
 """Runs inside the jail: load a student's definitions, and call their functions when the grader asks.
 
-Usage: python worker.py FOLDER...
+Usage: python worker.py SURROUNDINGS FOLDER...
 
-The FOLDERs are where modules are imported from. Frames (wire.py) come by standard input and go by what
-was standard output. Of this package only wire.py is there; the rest of it is a stand-in (`Absent`).
+The FOLDERs are where modules are imported from; SURROUNDINGS has surroundings.py. Frames (wire.py) come by
+standard input and go by what was standard output. Of this package only these two files are there; the rest
+of it is a stand-in (`Absent`).
 
     from the grader                                   from here
                                                       ["ready"]                    once, and before
                                                                                    the student's code
     ["load", source, forbidden, limits]               ["loaded"]
-    ["call", function, arguments, named]              ["answer", value, changed]
-    ["gradients", function, arguments, named,         ["answer", gradients, {}]
-     names of arguments, gradient of the answer]
+    ["call", function, arguments, named]              ["answer", value, changed, settings]
+    ["gradients", function, arguments, named,         ["answer", gradients, {}, []]
+     names of arguments, gradient of the answer]      (settings: those of torch that were set)
     in place of an answer                             ["raised", type, text], ["unfit", flag, text]
     ["answer", value, changed], ["raised", type]      ["ask", n, arguments, named]: implementation n
                                                       that the grader serves to a bug hunt's test
@@ -37,6 +38,10 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 TEXT = 500  # characters of an exception's message
+NO_GRADIENT = (
+    "the answer: expected one that depends on the arguments, so that gradients reach them, "
+    "got one without a gradient"
+)
 NO_MEMORY = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc")
 PACKAGE = "tested_transformer"
 CONSTANTS = {"PAD": 0, "BOS": 1, "EOS": 2, "UNK": 3}  # of the package, which functions may use
@@ -169,9 +174,12 @@ class Served:
 class Worker:
     """One student's definitions at work."""
 
-    def __init__(self, requests: BinaryIO, replies: BinaryIO, wire: Any, torch: Any) -> None:
+    def __init__(
+        self, requests: BinaryIO, replies: BinaryIO, wire: Any, torch: Any, kept: Any
+    ) -> None:
         """Keep what is needed of torch while it is what it seems."""
         self.requests, self.replies, self.wire, self.torch = requests, replies, wire, torch
+        self.kept = kept
         self.grad = torch.autograd.grad  # a task may forbid it
         self.module = ModuleType("submission")
 
@@ -224,27 +232,30 @@ class Worker:
         """Call a function; say too which arguments it changed, and to what."""
         given = [self.served(a) for a in arguments]
         before = self.copies(given, named)
-        answer = self.invoke(function, given, named)
+        with self.kept() as settings:
+            answer = self.invoke(function, given, named)
         after = self.tensors(given, named)
         changed = {
             name: after[name] for name in after if not self.wire.same(before[name], after[name])
         }
-        return ["answer", self.plain(answer), changed]
+        return ["answer", self.plain(answer), changed, settings]
 
     def gradients(
         self, function: str, arguments: list, named: dict, names: list, gradient: Any
     ) -> list:
         """The gradients by the named arguments, given that by the answer."""
         wanted = [self.tensors(arguments, named)[name].requires_grad_() for name in names]
-        answer = self.invoke(function, arguments, named)
+        with self.kept():
+            answer = self.invoke(function, arguments, named)
+        if not answer.requires_grad:
+            raise TypeError(NO_GRADIENT)
         gradients = self.grad(answer, wanted, gradient, allow_unused=True)
-        return ["answer", list(gradients), {}]
+        return ["answer", list(gradients), {}, []]
 
     def invoke(self, function: str, arguments: list, named: dict) -> Any:
-        """The call itself, with a fixed seed. Raises: NameError if there is no such function."""
+        """The call itself. Raises: NameError if there is no such function."""
         if not callable(defined := vars(self.module).get(function)):
             raise NameError(f"no function `{function}`")
-        self.torch.default_generator.manual_seed(0)
         return defined(*arguments, **named)
 
     def served(self, argument: Any) -> Any:
@@ -275,18 +286,20 @@ class Worker:
 
 def main() -> None:
     """Prepare everything, say so, and only then let the student's code run."""
-    sys.path[:0] = [str(Path(__file__).parent), *sys.argv[1:]]
+    own, sys.path[:0] = [str(Path(__file__).parent), sys.argv[1]], sys.argv[2:]
+    sys.path[:0] = own
     import torch
     import wire
+    from surroundings import kept
 
-    sys.path.remove(str(Path(__file__).parent))
+    del sys.path[: len(own)]
     sys.meta_path.insert(0, AbsentFinder())
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what the student prints is noise
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
-    Worker(requests, replies, wire, torch).run()
+    Worker(requests, replies, wire, torch, kept).run()
 
 
 if __name__ == "__main__":
