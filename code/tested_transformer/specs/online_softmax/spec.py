@@ -58,7 +58,8 @@ class Watched(TorchDispatchMode):
 
 aten = torch.ops.aten
 COPIES = {aten.split, aten.split_with_sizes, aten.unbind, aten.clone, aten._to_copy, aten.copy_, aten.constant_pad_nd, aten.cat, aten.stack,
-          aten.slice_backward, aten.new_zeros, aten.zeros_like, aten.full_like}  # fmt: skip
+          aten.slice_backward, aten.new_zeros, aten.new_full, aten.new_empty, aten.new_ones,
+          aten.empty_like, aten.zeros_like, aten.ones_like, aten.full_like}  # fmt: skip
 
 
 def _within(too_large: Callable[[Case], Callable[[torch.Size], bool]]):
