@@ -19,6 +19,7 @@ from tested_transformer.models.transformer import TransformerConfig
 from tested_transformer.specs import SPECS
 from tested_transformer.specs.attention.spec import allowed_in
 from tested_transformer.specs.attention.spec import grouped as has_grouped_heads
+from tested_transformer.specs.draw import drawn_case
 from tested_transformer.specs.judge import judge
 from tested_transformer.specs.mistakes import Mutant
 from tested_transformer.specs.model.spec import named_shapes
@@ -46,9 +47,12 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
     """
 
     def cases(rng: np.random.Generator) -> list[Case]:
-        return [kept for case in spec.cases(rng) if (kept := keep(case)) is not None]
+        number = spec.num_drawn if spec.combine else 0
+        drawn = [drawn_case(spec.combine, int(rng.integers(2**32))) for _ in range(number)]
+        every = [*spec.cases(rng), *drawn]
+        return [kept for case in every if (kept := keep(case)) is not None]
 
-    before, given = spec.cases(np.random.default_rng(0)), cases(np.random.default_rng(0))
+    before, given = spec.draw(0), cases(np.random.default_rng(0))
     checks = tuple(check for check in spec.checks if any(map(check.concerns, given)))
     count = f"{len(before) - len(given)} of {len(before)}"
     gone = tuple(check.name for check in spec.checks if check not in checks)
@@ -311,6 +315,7 @@ TRIALS = {
     "cross_entropy": Trial(SPECS["cross_entropy"], minimal.cross_entropy, {
         "padding is 0": without("ignore"),
         "a mean, no sum": without("reduction"),
+        "a word at least": only(lambda a: (a["expected"] != PAD).any()),
     }),
     "training_step": Trial(SPECS["training_step"], take_step, {
         "no clipping": without("clip"),

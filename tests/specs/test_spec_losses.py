@@ -20,10 +20,12 @@ from tested_transformer.training.losses import cross_entropy
 
 
 def of_torch(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="mean"):
-    return functional.cross_entropy(
+    """torch's mean of no words is 0 / 0."""
+    total = functional.cross_entropy(
         logits.flatten(0, -2), expected.flatten(), ignore_index=ignore,
-        label_smoothing=label_smoothing, reduction=reduction,
+        label_smoothing=label_smoothing, reduction="sum",
     )  # fmt: skip
+    return total if reduction == "sum" else total / (expected != ignore).sum().clamp(min=1)
 
 
 def by_targets(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="mean"):
@@ -34,7 +36,7 @@ def by_targets(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="me
     target = right * (1 - label_smoothing) + label_smoothing / vocab
     divergence = functional.kl_div(logits.log_softmax(-1), target, reduction="sum")
     total = divergence + torch.special.entr(target).sum()
-    return total if reduction == "sum" else total / len(expected)
+    return total if reduction == "sum" else total / max(len(expected), 1)
 
 
 RIGHT = {"the package's": cross_entropy, "torch's": of_torch, "by targets": by_targets}

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tested_transformer.data import Pair, Vocabulary, make_batch
+from answers.training import in_one_batch
+from tested_transformer.data import Pair, Vocabulary
 from tested_transformer.specs import pitfall
 from tested_transformer.specs.judge import judge
 from tested_transformer.specs.spec import specs_in
@@ -29,12 +30,6 @@ WORDS = Vocabulary([str(number) for number in range(4, 30)])
 A_PAIR = Pair(("4",), ("4",))
 
 
-def made_batch(sentences):
-    pairs = [Pair(("4",), tuple(str(word) for word in words)) for words in sentences]
-    batch = make_batch(pairs, WORDS, WORDS)
-    return batch.target, batch.expected
-
-
 def cut_after_padding(sentences):
     rows = [torch.tensor([1, *words, 2]) for words in sentences]
     whole = nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -44,7 +39,8 @@ def cut_after_padding(sentences):
 def trainer_step(model, optimizer, batches, clip):
     """The package's step, with another optimizer, on a model that knows its width."""
     model.config = SimpleNamespace(d_model=model.output.shape[0])
-    recipe = Recipe(steps=1, accumulate=len(batches), clip=clip, schedule="constant", rate=1.0)
+    rate = optimizer.param_groups[0]["lr"]
+    recipe = Recipe(steps=1, accumulate=len(batches), clip=clip, schedule="constant", rate=rate)
     work = Trainer(model, [A_PAIR], WORDS, WORDS, recipe)
     work.optimizer = optimizer
     work._take_step(batches)
@@ -97,7 +93,7 @@ def piecewise(step, *, d_model, warmup=4000, factor=1.0):
 
 
 RIGHT = {
-    "make_batch": (TEACHER_FORCING, made_batch),
+    "make_batch": (TEACHER_FORCING, in_one_batch),
     "cut after padding": (TEACHER_FORCING, cut_after_padding),
     "the trainer's step": (TRAINING_STEP, trainer_step),
     "weighted means": (TRAINING_STEP, weighted_means),

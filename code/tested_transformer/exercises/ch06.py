@@ -25,7 +25,8 @@ class InFloat32(SinusoidFormula):
 def _plain(case: Case) -> bool:
     """Are these near positions in the paper's layout?"""
     return (
-        set(case.arguments) == {"positions", "d_model"} and case.arguments["positions"].max() < 1000
+        set(case.arguments) == {"positions", "d_model"}
+        and case.arguments["positions"].max(initial=0) < 1000
     )
 
 

@@ -34,8 +34,8 @@ def cross_entropy(logits, expected, ignore=0, label_smoothing=0.0, reduction="me
             log_p = row - top - np.log(np.exp(row - top).sum())
             target = word_target(expected[place], len(row), label_smoothing, logits.dtype.type)
             losses.append(-(target * log_p).sum())
-    total = sum(losses)
-    return total / len(losses) if reduction == "mean" else total
+    total = sum(losses, start=logits.dtype.type(0))
+    return total / max(len(losses), 1) if reduction == "mean" else total
 
 
 def paper_rate(step, d_model, warmup=4000, factor=1.0):

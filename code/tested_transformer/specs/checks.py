@@ -41,6 +41,12 @@ def as_expected(run: Run, case: Case, what: str = "") -> Problem | None:
     return compare(expected, run.value(case), tolerance, what)
 
 
+def stays(run: Run, case: Case, other: Case, when: str, what: str = "the answer") -> Problem | None:
+    """The candidate's answers to two cases that must have the same one: both of them round."""
+    tolerance = run.expected(case)[1] + run.expected(other)[1]
+    return unchanged(run.value(case), run.value(other), tolerance, when, what)
+
+
 def any_batch(draw: Draw) -> tuple[int, ...]:
     """Batch axes: none, one, several, and axes of length 1."""
     return draw.one_of((), (2,), (1,), (2, 3), (1, 2, 2))

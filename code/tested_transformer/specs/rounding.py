@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
+POOL = 2**14  # directions drawn at once
 DRAWS = 3  # runs with other directions; each array has many entries besides
 MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
 FEW = 8
@@ -49,26 +50,35 @@ class Shaken(TorchDispatchMode):
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
         self.eps = torch.finfo(dtype).eps
+        self.signs, self.used = torch.empty(0), 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         if is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
-        return self.moved(function(*self.moved(args), **self.moved(kwargs or {})))
+        moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
+        return self.moved(function(*self.moved(args), **moved))
 
-    def moved(self, value: Any) -> Any:
-        """Tensors, wherever they stand, with each of their numbers a step larger or smaller."""
-        if isinstance(value, Tensor) and value.is_floating_point():
-            finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
-            step = STEP * min(1.0, finest / self.eps)
-            signs = torch.empty_like(value).bernoulli_(generator=self.random)
-            return signs.mul_(2 * step).add_(1 - step).mul_(value)
-        if isinstance(value, list | tuple):
-            return type(value)(map(self.moved, value))
-        if isinstance(value, dict):
-            return {name: self.moved(each) for name, each in value.items()}
-        return value
+    def moved(self, given: Any) -> Any:
+        """A tensor, or those in a list or a tuple, each of its numbers a step larger or smaller."""
+        if isinstance(given, list | tuple):
+            return type(given)(map(self.moved, given))
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            return given
+        finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
+        step = STEP * min(1.0, finest / self.eps)
+        factors = 1 + step * self._signs(given.numel())
+        return given * factors.view(given.shape).to(given.dtype)
+
+    def _signs(self, count: int) -> Tensor:
+        """The next random signs, of which many are drawn at once: that is much faster."""
+        start, self.used = self.used, self.used + count
+        if self.used > len(self.signs):
+            drawn = torch.empty(max(POOL, count), dtype=torch.float64)
+            self.signs = 2 * drawn.bernoulli_(generator=self.random) - 1
+            start, self.used = 0, count
+        return self.signs[start : self.used]
 
 
 @cache

@@ -68,7 +68,7 @@ def log_of_underflow(logits, expected, *, ignore=0, label_smoothing=0.0, reducti
 
 @mistake(
     "a small number inside the logarithm",
-    rejected_by="large logits stay finite",
+    rejected_by="a sure and right guess costs nothing",
     symptom="The loss never rises over 27.6, and the worst mistakes teach nothing.",
     cause="log(p + 1e-12) hides the underflow: its slope is 0 where p is.",
 )
@@ -193,7 +193,7 @@ def wrong_words_only(logits, expected, *, ignore=0, label_smoothing=0.0, reducti
 
 @mistake(
     "a loss without a past",
-    rejected_by="RuntimeError",
+    rejected_by="backward reaches the logits",
     symptom="The number is right and backward says that nothing requires a gradient.",
     cause="torch.tensor(loss.item()) is a new number that remembers nothing.",
 )
