@@ -99,15 +99,19 @@ def is_module_class(candidate: Any) -> bool:
 def same_after(
     what: str, others: Callable[[Case], dict[str, Any]], when: Callable[[Case], bool]
 ) -> Check:
-    """A candidate that is built once answers the same after a call with other arguments."""
+    """A candidate that is built once answers a call of another size as one that is built for it."""
 
     def test(run: Run, case: Case) -> Problem | None:
-        after = run.after_another_call(case, **others(case))
-        return unchanged(run.value(case), after, 2 * run.expected(case)[1], f"{what} came before")
+        built, arguments = run.built(case.tensors()), others(case)
+        once = Run(replace(run.spec, build=lambda candidate, given: built), run.candidate)
+        once.value(case)
+        before, after = run.value(case, **arguments), once.value(case, **arguments)
+        far = 2 * tolerance(run, case, before, **arguments)
+        return unchanged(before, after, far, "a call of another size came before")
 
     return Check(
-        f"{what} leaves nothing behind",
-        "The same call gives another answer, or none, after one of another size: something was kept.",
+        what,
+        "What is right in a first call fails in a second one of another size: something was kept.",
         test,
         when=when,
     )

@@ -55,7 +55,7 @@ class Shaken(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if _is_view(function):  # no arithmetic
+        if is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
         moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
         return self.moved(function(*self.moved(args), **moved))
@@ -82,8 +82,8 @@ class Shaken(TorchDispatchMode):
 
 
 @cache
-def _is_view(function: Any) -> bool:
-    """Whether an operation only looks at its operand in another way."""
+def is_view(function: Any) -> bool:
+    """Whether an operation of torch computes nothing: it returns a view."""
     return any(out.alias_info for out in function._schema.returns)
 
 

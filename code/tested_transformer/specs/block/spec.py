@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ... import reference
 from ...layers.norms import LayerNorm
 from ...layers.resi_dual import ResiDual, ResiDualStack
 from ...layers.residual import NORM_PLACEMENTS, Residual
 from ...layers.stack import Stack
+from ..checks import largest, tolerance, transposed
 from ..compare import Problem, compare
+from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -24,7 +29,10 @@ STATEMENT = """N sublayers f_n(x) = tanh(x w[n]), wired around N norms, LayerNor
 x (L, D), w (N, D, D), gain (N + 1, D), norm_placement, *, alpha=1.0, dropout=0.0 -> (L, D).
 post: x = norm(x + f(x)). pre: x = x + f(norm(x)), and the norm gain[N] at the end.
 deep: x = norm(alpha x + f(x)). dual: post, and total = total + f(x) from total = x; at the end
-x + norm(total) with gain[N]. Dropout of that probability acts on f(x) alone."""
+x + norm(total) with gain[N]. Dropout acts on f(x) alone: each of its numbers is 0 with that
+probability, or divided by what is left of 1."""
+ALL = 1 - 2.0**-40  # dropout of everything; a Residual takes no 1
+EPS_TAKES = 0.02  # of a variance of 5e-4, far below those of a stream
 LOUD = 1e7  # an alpha beside which no sublayer is heard
 
 
@@ -59,11 +67,9 @@ class _Layer(nn.Module):
         return self.residual(x, lambda y: torch.tanh(y @ self.matrix))
 
 
-def _norm(gain: Tensor) -> LayerNorm:
+def _norm(gain: Tensor) -> Callable[[Tensor], Tensor]:
     """A LayerNorm with this scale."""
-    norm = LayerNorm(len(gain), bias=False)
-    norm.weight = nn.Parameter(gain.detach())
-    return norm
+    return partial(functional_call, LayerNorm(len(gain), bias=False), {"weight": gain})
 
 
 def _cases(rng: np.random.Generator) -> list[Case]:
@@ -90,11 +96,30 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("dropout where nothing is found", w, 4, 5, 3, loud=0, dropout=0.5)
         for w in NORM_PLACEMENTS
     ]
+    cases += [case("one sublayer, dropped", w, 4, 3, 1, dropout=ALL) for w in NORM_PLACEMENTS]
     cases += [case("four sublayers", w, 5, 6, 4) for w in NORM_PLACEMENTS]
     cases += [case("an alpha of its own", "deepnorm", 4, 5, 3, alpha=2.5)]
     cases += [case("an alpha like thunder", "deepnorm", 4, 5, 3, alpha=LOUD)]
     cases += [case("float32", w, 3, 7, 5, torch.float32) for w in NORM_PLACEMENTS]
     return cases
+
+
+def _drawn(draw: Draw) -> Case:
+    """A case by chance: placement, sizes, alpha, dtype and layout."""
+    norm_placement = draw.one_of(*NORM_PLACEMENTS)
+    length, width, depth = draw.one_of(1, 2, 7), draw.one_of(2, 3, 5, 8), draw.one_of(1, 2, 3)
+    arguments = {
+        "x": draw.one_of(1.0, 5.0) * draw.numbers.normal(size=(length, width)),
+        "w": draw.one_of(1.0, 4.0) * draw.numbers.normal(size=(depth, width, width)),
+        "gain": draw.numbers.normal(size=(depth + 1, width)),
+        "norm_placement": norm_placement,
+    }
+    arguments = transposed(arguments) if draw.one_of(False, True) else arguments
+    if norm_placement == "deepnorm" and (alpha := draw.one_of(None, 0.5, 3.0)):
+        arguments["alpha"] = alpha
+    if draw.one_of(False, True):
+        arguments["dropout"] = 0.0
+    return Case(f"drawn, {norm_placement}", arguments, draw.one_of(torch.float64, torch.float32))
 
 
 def _silent(case: Case) -> bool:
@@ -122,13 +147,48 @@ def _nothing(run: Run, case: Case) -> Problem | None:
 
 def _normalized(run: Run, case: Case) -> Problem | None:
     """Divided by the scale of one of the last two norms, every token has mean 0 and variance 1."""
-    problems = []
-    for gain in case.arguments["gain"][-2:]:
-        bare = run.value(case) / gain
-        wanted = np.concatenate([0 * bare[:, 0], 1 + 0 * bare[:, 0]])
-        found = np.concatenate([bare.mean(-1), bare.var(-1)])
-        problems.append(compare(wanted, found, 0.02, "means, variances"))
+    problems = [ends_normalized(run, case, gain) for gain in case.arguments["gain"][-2:]]
     return problems[-1] if all(problems) else None
+
+
+def ends_normalized(run: Run, case: Case, gain: np.ndarray) -> Problem | None:
+    """Has the answer, divided by this scale, mean 0 and variance 1, but for what eps may take?"""
+    expected, far = run.expected(case)
+    least = np.abs(gain).min()
+    taken = 1 - (expected / case.arguments["gain"][_last_norm(case)]).var(-1).min()
+    bare = run.value(case) / gain
+    wanted = np.concatenate([0 * bare[:, 0], 1 + 0 * bare[:, 0]])
+    found = np.concatenate([bare.mean(-1), bare.var(-1)])
+    far = max(EPS_TAKES, 4 * float(taken)) + 4 * far / least * (1 + largest(bare))
+    return compare(wanted, found, far, "means, variances")
+
+
+def _last_norm(case: Case) -> int:
+    """The norm that the answer has passed last."""
+    return -1 if case.arguments.get("norm_placement", "pre") == "pre" else -2
+
+
+def _survivors(run: Run, case: Case) -> Problem | None:
+    """With dropout 0.5 each number of f(x) is 0 or twice itself: one of 2^D answers for each token."""
+    x, gain, w = (case.arguments[name] for name in ("x", "gain", "w"))
+    placement = case.arguments["norm_placement"]
+
+    def norm(total: np.ndarray, gain: np.ndarray) -> np.ndarray:
+        return reference.layer_norm(total, gain, 0 * gain)
+
+    expected = run.spec.expected(case, dropout=0.0)
+    if np.abs(run.value(case, dropout=0.0) - expected).max() > run.expected(case)[1]:
+        return None  # wrong without dropout too: what follows would not tell why
+    change = np.tanh((norm(x, gain[0]) if placement == "pre" else x) @ w[0])
+    got, nearest = run.value(case, dropout=0.5), np.full(len(x), np.inf)
+    for kept in itertools.product((0, 2), repeat=x.shape[-1]):
+        total = x + change * kept
+        end = norm(total, gain[1 if placement == "pre" else 0])
+        end = end + norm(total, gain[1]) if placement == "resi_dual" else end
+        nearest = np.minimum(nearest, np.abs(got - end).max(-1))
+    if (nearest <= 4 * tolerance(run, case, got, dropout=0.0)).all():  # NaN is nowhere near
+        return None
+    return Problem("each number of f(x) dropped, or doubled at dropout 0.5", "others")
 
 
 def _thunder(run: Run, case: Case) -> Problem | None:
@@ -136,8 +196,9 @@ def _thunder(run: Run, case: Case) -> Problem | None:
 
 
 def _one_way_out(case: Case) -> bool:
-    long = case.arguments["x"].shape[0] > 2 and case.dtype == torch.float64
-    return long and not _silent(case) and case.arguments["norm_placement"] != "resi_dual"
+    listed = case.arguments["x"].shape[0] > 2 and not case.label.startswith("drawn")
+    plain = listed and case.dtype == torch.float64 and not _dropped(case)
+    return plain and not _silent(case) and case.arguments["norm_placement"] != "resi_dual"
 
 
 CHECKS = (
@@ -160,6 +221,12 @@ CHECKS = (
         when=lambda case: _silent(case) and _dropped(case),
     ),
     Check(
+        "what is kept is scaled",
+        "Dropout acts on the numbers of f(x), and divides those that it keeps by 1 - dropout.",
+        _survivors,
+        when=lambda case: not _silent(case) and case.arguments.get("dropout") == ALL,
+    ),
+    Check(
         "a large alpha silences the sublayers",
         "alpha multiplies the stream, norm(alpha x + f(x)): the larger, the less f(x) counts.",
         _thunder,
@@ -168,15 +235,21 @@ CHECKS = (
 )
 
 
+def _slow(x, w, gain, norm_placement, alpha=1.0, dropout=0.0):
+    """The reference; what is dropped entirely was never found."""
+    w = 0 * w if dropout == ALL else w
+    return reference.residual_stack(x, w, gain, norm_placement, alpha)
+
+
 BLOCK = Spec(
     name="block",
     statement=STATEMENT,
     required=("x", "w", "gain", "norm_placement"),
-    reference=lambda x, w, gain, norm_placement, alpha=1.0, dropout=0.0: reference.residual_stack(
-        x, w, gain, norm_placement, alpha
-    ),
+    reference=_slow,
     baseline=Wiring(),
     cases=_cases,
+    combine=_drawn,
+    num_drawn=5,
     checks=CHECKS,
     mutants=mistakes_in(mutants),
     chapter=7,

@@ -77,7 +77,7 @@ class BendsTwice(FeedForwardFormula):
 
 @mistake(
     "ReLU, whatever was asked for",
-    rejected_by="equals the reference",
+    rejected_by="the activation that is asked for",
     symptom="Weights that were trained with GELU give answers that are a little wrong everywhere.",
     cause="The activation is written into the layer; the option is read and not used.",
     of="feed_forward",
@@ -89,7 +89,7 @@ class AlwaysReLU(FeedForwardFormula):
 
 @mistake(
     "GELU's tanh form for the exact one",
-    rejected_by="equals the reference",
+    rejected_by="the activation that is asked for",
     symptom="Each wide number is off by at most 0.0005: no test with a tolerance of 1e-3 sees it.",
     cause="Two functions are called GELU: x Phi(x) (PyTorch, BERT) and its tanh form (GPT-2).",
     of="feed_forward",
@@ -253,7 +253,7 @@ class GateAdded(SwigluFormula):
 
 @mistake(
     "the gate left unbent",
-    rejected_by="equals the reference",
+    rejected_by="the activation that is asked for",
     symptom="f(-x) = f(x): the network can not tell a token from its opposite.",
     cause="gate x value without SiLU, a bilinear layer.",
     of="swiglu",

@@ -550,7 +550,7 @@ CHECKS = (
         _logits,
         when=_exact,
     ),
-    same_after("a call with longer sentences", _other_size, _exact),
+    same_after("calls of other sizes", _other_size, _exact),
     Check(
         "no length is the longest",
         "The statement names no longest sentence: make positions and masks as long as the ids are.",
