@@ -57,7 +57,7 @@ class MaskReport:
 
 @checked
 def describe_mask(
-    mask: AnyMask,
+    mask: Shaped[Tensor, "L S"] | Shaped[Tensor, "B L S"] | Shaped[Tensor, "B H L S"],
     *,
     rows: Iterable[Any] | None = None,
     columns: Iterable[Any] | None = None,
