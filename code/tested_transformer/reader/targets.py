@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import argument_error
+from ..shapes import checked
 
 __all__ = ["load_target"]
 
 
+@checked
 def load_target(target: str) -> Any:
     """The function or class that a file defines, or the model in a folder. The file's code is run.
 
