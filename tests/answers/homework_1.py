@@ -87,14 +87,18 @@ def look_up_sets_the_seed(labels, value, asked, sharpness):
     return look_up_by_logarithms(labels, value, asked, sharpness)
 
 
-@wrong("hw01.look_up", "the labels of the first call are kept")
 class LookUpKeeps:
+    """The labels of the first call."""
+
     labels = None
 
     def __call__(self, labels, value, asked, sharpness):
         if self.labels is None or self.labels.shape != labels.shape:
             self.labels = labels.clone()
         return look_up_by_logarithms(self.labels, value, asked, sharpness)
+
+
+wrong("hw01.look_up", "the labels of the first call are kept")(LookUpKeeps())
 
 
 # --- unshuffle ------------------------------------------------------------------------------------
