@@ -58,6 +58,12 @@ def test_implementations_and_baselines_pass(spec, seed):
         assert not verdict.skipped
 
 
+def test_the_seed_at_which_kernel_regression_was_once_rejected():
+    spec = scoring_spec.KERNEL
+    verdict = judge(spec, IMPLEMENTATIONS[spec.name], seed=65)
+    assert verdict.passed, verdict
+
+
 # --- Against the reference ------------------------------------------------------------------------
 
 
