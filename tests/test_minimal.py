@@ -74,7 +74,7 @@ sinusoidal_positions: interleaved, to the base 10,000; 3 of 12 cases left out
 sinusoidal_positions: an even dimension; 2 of 9 cases left out
     mistake: even widths only
 """,
-    "LayerNorm": "layer_norm: eps is 1e-5; 1 of 17 cases left out\n",
+    "LayerNorm": "layer_norm: eps is 1e-5; 5 of 25 cases left out\n",
     "Residual": """\
 block: post-norm; 20 of 26 cases left out
     check: a large alpha silences the sublayers
