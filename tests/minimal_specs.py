@@ -302,8 +302,13 @@ TRIALS = {
     "DecoderLayer": Trial(EXERCISES["ch09.decoder_layer"], decoder_layer, {}),
     "Transformer": Trial(SPECS["model"], NamedModel, {
         "ReLU": with_config(activation="relu"),
-        "padding is 0, positions are sinusoidal, eps is 1e-5, a norm ends a stack with pre-norm alone": only(
+        "padding is 0, sinusoidal positions, interleaved, eps is 1e-5, embeddings are scaled": only(
             lambda a: a["config"].pad_id == 0 and a["config"].positions == "sinusoidal"
+            and a["config"].position_layout == "interleaved" and a["config"].norm_eps == 1e-5
+            and a["config"].scale_embedding
+        ),
+        "no norm at the end of a post-norm stack": only(
+            lambda a: a["config"].norm_placement == "pre" or not a["config"].final_norm
         ),
         "post-norm, with biases": only(lambda a: a["config"].norm_placement == "post" and a["config"].bias),
         "the output matrix is the target's embedding matrix": only(

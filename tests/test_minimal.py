@@ -74,9 +74,9 @@ sinusoidal_positions: interleaved, to the base 10,000; 3 of 12 cases left out
 sinusoidal_positions: an even dimension; 2 of 9 cases left out
     mistake: even widths only
 """,
-    "LayerNorm": "layer_norm: eps is 1e-5; 1 of 17 cases left out\n",
+    "LayerNorm": "layer_norm: eps is 1e-5; 5 of 25 cases left out\n",
     "Residual": """\
-block: post-norm; 20 of 26 cases left out
+block: post-norm; 28 of 35 cases left out
     check: a large alpha silences the sublayers
     mistake: the residual takes the normed input
     mistake: post-norm where pre-norm was asked for
@@ -89,8 +89,9 @@ block: post-norm; 20 of 26 cases left out
     mistake: the sum of ResiDual not normalized
 """,
     "FeedForward": """\
-feed_forward: ReLU, and no dropout inside; 5 of 15 cases left out
+feed_forward: ReLU, and no dropout inside; 14 of 28 cases left out
     check: dropout sleeps in evaluation
+    check: dropout acts in training
     mistake: ReLU, whatever was asked for
     mistake: GELU's tanh form for the exact one
     mistake: dropout awake in evaluation
