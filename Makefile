@@ -14,7 +14,7 @@ SITE := _build/html/index.html
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next judge-soak gpu-compile test-gpu tune-gpu bench-gpu \
+.PHONY: help book pdf homework test test-fast lab serve refresh clean links book-next judge-soak malformed gpu-compile test-gpu tune-gpu bench-gpu \
 	python venv pdf-asked refresh-asked
 .PRECIOUS: $(SITE)  # an interrupted make would delete it, though it is whole
 
@@ -28,6 +28,7 @@ help:
 	@echo "make homework   write the assignments: students' versions, and solutions for instructors"
 	@echo "make refresh    execute the chapters and store their outputs (CHAPTERS=\"3 10\" for some)"
 	@echo "make links      ask every outside address that a page links to whether it still answers"
+	@echo "make malformed  call everything public with malformed arguments, and say what becomes of each call"
 	@echo "make book-next  build the site without Jupyter Book 1, under a later Sphinx"
 	@echo "make judge-soak  judge every right implementation at 500 seeds (SEEDS=20, MINUTES=60, ONLY=attention)"
 	@echo "make clean      delete what was built, and the environment"
@@ -71,6 +72,9 @@ refresh: refresh-asked $(VENV)/dev.stamp
 
 links: $(VENV)/book.stamp
 	@$(BIN)/python tools/links.py
+
+malformed: $(VENV)/dev.stamp
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/malformed.py $(if $(ONLY),--only $(ONLY))
 
 book-next: $(VENV)/book.stamp
 	@$(BIN)/python tools/book_next.py

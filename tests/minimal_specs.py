@@ -56,9 +56,8 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
     checks = tuple(check for check in spec.checks if any(map(check.concerns, given)))
     count = f"{len(before) - len(given)} of {len(before)}"
     gone = tuple(check.name for check in spec.checks if check not in checks)
-    return replace(spec, cases=cases, checks=checks, combine=None), LeftOut(
-        spec.name, reason, count, gone, ()
-    )
+    fewer = replace(spec, cases=cases, checks=checks, combine=None)
+    return fewer, LeftOut(spec.name, reason, count, gone, ())
 
 
 def rejects(spec: Spec, mutant: Mutant) -> bool:
@@ -102,12 +101,13 @@ def rules_as_a_mask(case: Case) -> Case:
 
 
 def causal_as_a_mask(case: Case) -> Case:
-    """causal=True of multi-head self-attention said by a mask."""
+    """causal=True of multi-head attention said by a mask."""
     if not case.arguments.get("causal"):
         return case
-    length = case.arguments["x"].shape[1]
-    mask = np.tri(length, dtype=bool)[None, None] & case.arguments.get("mask", np.True_)
-    return _said(case, "causal", mask=mask)
+    x, context, mask = (case.arguments.get(name) for name in ("x", "context", "mask"))
+    length, keys = x.shape[1], (x if context is None else context).shape[1]
+    past = np.tri(length, keys, keys - length, dtype=bool)[None, None]
+    return _said(case, "causal", mask=past if mask is None else past & mask)
 
 
 def padding_is_0(case: Case) -> Case:
@@ -302,6 +302,9 @@ TRIALS = {
     "DecoderLayer": Trial(EXERCISES["ch09.decoder_layer"], decoder_layer, {}),
     "Transformer": Trial(SPECS["model"], NamedModel, {
         "ReLU": with_config(activation="relu"),
+        "padding is 0, positions are sinusoidal, eps is 1e-5, a norm ends a stack with pre-norm alone": only(
+            lambda a: a["config"].pad_id == 0 and a["config"].positions == "sinusoidal"
+        ),
         "post-norm, with biases": only(lambda a: a["config"].norm_placement == "post" and a["config"].bias),
         "the output matrix is the target's embedding matrix": only(
             lambda a: a["config"].tied_output

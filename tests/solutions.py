@@ -1,4 +1,4 @@
-"""The chapters' own solutions: what stands in their folded solution cells, executed."""
+"""The chapters' and the assignments' own solutions: what stands in their solution cells, executed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import linecache
 import re
 from typing import Any
 
+import homework as tool  # tools/homework.py
 from chapters import chapter_paths, read
+from tested_transformer.homework.assignments import assignment
+from tested_transformer.homework.submissions.reading import read_submission
+from tested_transformer.homework.submissions.slicing import needed_for
 
 CHECKED = re.compile(r'^check\("(ch[\w.]+)", (\w+)\)', re.MULTILINE)
 IMPORTS = ast.Import | ast.ImportFrom
@@ -42,3 +46,13 @@ def _execute(source: str, file: str, kinds: Any, space: dict) -> None:
     tree.body = [node for node in tree.body if isinstance(node, kinds)]
     linecache.cache[file] = len(source), None, lines, file
     exec(compile(tree, file, "exec"), space)
+
+
+@functools.cache
+def assignment_solutions(name: str) -> dict[str, Any]:
+    """The functions that solve an assignment's code tasks and its hunt, by their names."""
+    source = read_submission(tool.notebook(name))
+    space: dict[str, Any] = {}
+    for part in assignment(name).coded:
+        exec(needed_for(source.code, part.function), space)
+    return space

@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from tested_transformer.bounds import (
     AtLeast,
     AtMost,
     Below,
+    Device,
     Divides,
     NonNegativeInt,
     OneOf,
@@ -33,6 +35,7 @@ from tested_transformer.bounds import (
     Probability,
     Where,
 )
+from tested_transformer.layers.cache import AttentionCache, KeyValueCache
 from tested_transformer.shapes import check_fields, checked, extremes
 
 ROOT = Path(__file__).parents[1]
@@ -483,6 +486,131 @@ print(combine_masks(causal_mask(2), None).tolist())
         [sys.executable, "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[[True, False], [True, True]]", done.stderr
+
+
+class Kept(typing.NamedTuple):
+    top: Float[Tensor, "*batch L"]
+    rest: Float[Tensor, "*batch L d"]
+
+
+@checked
+def join(first: Kept, second: Kept) -> Kept:
+    return second
+
+
+@checked(nonempty="S")
+def choose(
+    scores: Float[Tensor, "B S"], choice: Annotated[Int[Tensor, " B"], AtLeast(0), Below("S")]
+) -> Tensor:
+    return scores.gather(1, choice[:, None])
+
+
+def test_a_limit_may_be_the_size_of_a_letter():
+    assert choose(torch.zeros(2, 3), torch.tensor([0, 2])).shape == (2, 1)
+    for _ in range(2):  # also when a call of these shapes has passed
+        with pytest.raises(ValueError, match="choice: .* and a number below S = 3, got 0 to 3"):
+            choose(torch.zeros(2, 3), torch.tensor([0, 3]))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'scores'"):
+        choose(choice=torch.tensor([0]))
+
+
+def test_fields_of_a_named_tuple_are_arguments():
+    kept = Kept(torch.zeros(2, 3), torch.zeros(2, 3, 4))
+    for _ in range(2):
+        assert join(kept, kept) is kept
+    wrong = {
+        r"second\.rest: expected shape .* as in first\.top and first\.rest": kept._replace(
+            rest=torch.zeros(2, 3, 5)
+        ),
+        r"second\.top: expected first\.top's dtype": kept._replace(top=torch.zeros(2, 3).double()),
+        r"second\.top: expected a torch\.Tensor, got list": kept._replace(top=[1.0]),
+        "second: expected a Kept, got tuple": tuple(kept),
+    }
+    for message, other in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            join(kept, other)
+
+
+class Store:
+    """Something that keeps a tensor, and holds the next ones to it."""
+
+    def __init__(self) -> None:
+        self._kept: Tensor | None = None
+        self.next: Store | None = None
+
+    @checked(like="self._kept", B="self._kept.shape.0")
+    def add(self, x: Float[Tensor, "B d"]) -> None:
+        self._kept = x
+
+    @checked(D="other._kept.shape.1", like="x")
+    def compare(self, x: Float[Tensor, "B D"], *, other: Store | None = None) -> None:
+        """Another store, perhaps."""
+
+
+def test_sizes_and_dtype_of_what_is_kept():
+    store, x = Store(), torch.zeros(2, 3)
+    for _ in range(2):
+        store.add(x)
+    with pytest.raises(
+        ValueError, match=r"x: expected shape \(B, d\) = \(2, d\) as in self.kept, got"
+    ):
+        store.add(x[:1])
+    with pytest.raises(
+        TypeError, match=r"x: expected Store's dtype torch.float32, got torch.float64"
+    ):
+        store.add(x.double())
+    with pytest.raises(ValueError, match="x: expected Store's device cpu, got meta"):
+        store.add(x.to("meta"))
+    with torch.autocast("cpu"):
+        store.add(x.bfloat16())  # autocast makes it fit: no dtype is wrong
+    with pytest.raises(TypeError, match=r"expected Store's dtype torch.bfloat16"):
+        store.add(x)
+    store.compare(x)
+    store.compare(x[:, :3], other=store)
+    with pytest.raises(ValueError, match=r"x: expected shape \(B, D\) = \(B, 3\) as in other.kept"):
+        store.compare(x[:, :2], other=store)
+    with pytest.raises(TypeError, match="other: expected a Store or None, got int"):
+        store.compare(x, other=3)
+
+
+def test_a_bool_of_numpy_is_told_from_python_s():
+    @checked
+    def ask(flag: bool) -> bool:
+        return flag
+
+    with pytest.raises(TypeError, match=r"flag: expected True or False, got numpy\.bool"):
+        ask(np.bool_(True))
+
+
+def test_a_device_must_be_one_of_this_machine():
+    def place(device: torch.device | str | None = None) -> None:
+        return None
+
+    place.__annotations__["device"] = Device | None
+    place = checked(place)
+    place("cpu")
+    place(torch.device("meta"))
+    for device in ("x", "cuda:99", torch.device("cuda:99")):
+        with pytest.raises(
+            ValueError, match='device: expected a device of this machine, such as "cpu"'
+        ):
+            place(device)
+
+
+def test_a_protocol_that_can_be_asked_is():
+    @checked
+    def fill(cache: AttentionCache, other: Unasked) -> None:
+        return None
+
+    fill(KeyValueCache(), 3)
+    with pytest.raises(TypeError, match="cache: expected an AttentionCache, got dict"):
+        fill({}, 3)
+
+
+class Unasked(typing.Protocol):
+    """A protocol without @runtime_checkable: anything passes."""
+
+    length: int
 
 
 def test_a_right_call_does_not_excuse_the_next():

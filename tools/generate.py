@@ -3,6 +3,7 @@
     book/generated/gallery.md     every famous mistake, from the Specs
     book/generated/interview.md   the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
+    book/generated/contract.md    what a whole model is asked, for "Test your own model"
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
@@ -295,6 +296,12 @@ def cite(citation: dict) -> str:
     return "\n".join(["```bibtex", "@book{tested-transformer,", *lines, "}", "```"]) + "\n"
 
 
+def contract(properties: tuple) -> str:
+    """A table of the properties: what must hold, and where to look if it does not."""
+    rows = [f"| {each.name} | {each.sentence} | {each.cure} |" for each in properties]
+    return "\n".join(["| property | what must hold | where to look |", "|---|---|---|", *rows, ""])
+
+
 def main() -> None:
     """Write the pages."""
     modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
@@ -307,6 +314,7 @@ def main() -> None:
         "gallery": gallery(specs, paths),
         "interview": interview(paths),
         "api": api(modules),
+        "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
         "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

@@ -20,9 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 for folder in ("code", "tools", "tests"):
     sys.path.insert(0, str(ROOT / folder))
 
-from solutions import chapter_solutions  # noqa: E402
 from answers import EVERY, RIGHT, Answer, spec_named  # noqa: E402
-
+from solutions import chapter_solutions  # noqa: E402
 from tested_transformer.specs.compare import shares  # noqa: E402
 from tested_transformer.specs.judge import judge  # noqa: E402
 
@@ -71,7 +70,9 @@ def main() -> int:
         print(f"{share:8.3f}  {name}")
     print(*failed, sep="\n\n")
     close = [name for name, share in largest.items() if share >= ENOUGH]
-    print(f"{len(answers)} right answers, {seeds} of {options.seeds} seeds: {len(failed)} rejected,")
+    print(
+        f"{len(answers)} right answers, {seeds} of {options.seeds} seeds: {len(failed)} rejected,"
+    )
     print(f"{len(close)} Specs of which half a tolerance was used: {', '.join(close) or 'none'}.")
     return int(bool(failed or close))
 

@@ -1,8 +1,12 @@
 """What this book changes in Sphinx: figures numbered by chapter, folds by name, docstrings as plain text."""
 
+import functools
+import importlib
 import re
+from typing import Annotated, get_origin
 
 from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.util.typing import stringify_annotation
 
 
 def number_by_chapter(app, env):
@@ -78,11 +82,22 @@ def name_folds(app, doctree, docname):
         fold["prompt_show"], fold["prompt_hide"] = f"Show {behind}", f"Hide {behind}"
 
 
-def short_defaults(app, what, name, obj, options, signature, returns):
-    """Write ... for a default without a source form, which Sphinx could not read back."""
-    if signature:
-        return re.sub(r"<(function|factory)[^>]*>+", "...", signature), returns
-    return None  # a module, which later versions of Sphinx would not let have an empty one
+def short_signature(app, what, name, obj, options, signature, returns):
+    """Write ... for a default without a source form, which Sphinx could not read back, and bounds by name."""
+    if not signature:
+        return None  # a module, which later versions of Sphinx would not let have an empty one
+    for text, alias in bounds_by_name().items():
+        signature = signature.replace(text, alias)
+    return re.sub(r"<(function|factory)[^>]*>+", "...", signature), returns
+
+
+@functools.cache
+def bounds_by_name():
+    """What Sphinx writes for a bound, such as `PositiveInt`, and the name that the source has."""
+    module = importlib.import_module("tested_transformer.bounds")
+    aliases = [pair for pair in vars(module).items() if get_origin(pair[1]) is Annotated]
+    texts = {stringify_annotation(alias, "smart"): name for name, alias in aliases}
+    return dict(sorted(texts.items(), key=lambda pair: -len(pair[0])))
 
 
 FOLDS = {
@@ -109,5 +124,5 @@ def setup(app):
     app.connect("env-check-consistency", number_by_chapter)
     app.connect("doctree-resolved", name_folds)
     app.connect("autodoc-process-docstring", read_plain)
-    app.connect("autodoc-process-signature", short_defaults)
+    app.connect("autodoc-process-signature", short_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

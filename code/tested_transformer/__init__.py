@@ -41,7 +41,9 @@ PUBLIC = {
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
-    "models.convert_torch": "transformer_from_torch transformer_to_torch",
+    "models.convert_torch": (
+        "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
+    ),
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
@@ -66,6 +68,9 @@ PUBLIC = {
     "errors": "BackendError",
     "specs": "pitfall",
     "specs.judge": "judge",
+    "specs.adapters": "Model",
+    "specs.contract": "contract",
+    "reader.assertions": "assert_contract assert_meets",
     "reader.check": "check",
     "reader.own_model": "load_parts OwnTransformer Parts",
     "reader.saved_parts": "open_folder",

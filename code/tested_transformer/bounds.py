@@ -6,6 +6,7 @@
     Annotated[float, Above(0), AtMost(1)]
     Annotated[int, Divides("d_model")]                  # the limit is another argument
     Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab")]   # all of its values
+    Annotated[Int[Tensor, "B L"], Below("V")]           # the size of an axis of a tensor before it
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import operator
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import torch
 
 from .errors import argument_error
 
@@ -88,10 +91,26 @@ class OneOf(Where):
         super().__init__(one_of(known), known.__contains__)
 
 
+Text = Annotated[str, Where("at least one character", bool)]
+Int64 = Annotated[int, AtLeast(-(2**63)), Below(2**63)]
+TokenID = Annotated[int, AtLeast(0), Below(2**63)]
 PositiveInt = Annotated[int, AtLeast(1)]
 NonNegativeInt = Annotated[int, AtLeast(0)]
+Seed = Annotated[int, AtLeast(0), Below(2**32)]
+NonNegativeFloat = Annotated[float, AtLeast(0)]
 PositiveFloat = Annotated[float, Above(0)]
 Probability = Annotated[float, Where("a probability in [0, 1)", lambda p: 0 <= p < 1)]
+
+
+def is_device(value: Any) -> bool:
+    """Whether a tensor can be made there."""
+    try:
+        return torch.empty(0, device=value) is not None
+    except (RuntimeError, AssertionError, ValueError):  # AssertionError: PyTorch without CUDA
+        return False
+
+
+Device = Annotated[torch.device | str, Where('a device of this machine, such as "cpu"', is_device)]
 
 
 # --- Types ----------------------------------------------------------------------------------------
@@ -113,7 +132,10 @@ def plain_option(hint: Any) -> Option:
     cls = get_origin(hint) or hint
     if cls in PLAIN:
         return PLAIN[cls]
-    if isinstance(cls, type) and cls is not Any and not getattr(cls, "_is_protocol", False):
+    unknown = getattr(cls, "_is_protocol", False) and not getattr(
+        cls, "_is_runtime_protocol", False
+    )
+    if isinstance(cls, type) and cls is not Any and not unknown:
         return Option(name_of(cls), lambda value: isinstance(value, cls))
     return Option("", anything)
 
@@ -124,8 +146,8 @@ def anything(value: Any) -> bool:
 
 
 def is_int(value: Any) -> bool:
-    """Whether the value is an int; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether the value is an int, or stands for one while torch traces; True and False are not."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
@@ -143,6 +165,14 @@ def check_choice(known: tuple, name: str, value: Any, call: Any) -> None:
     """Raise ValueError unless the value is one of a Literal's."""
     if not any(type(value) is type(one) and value == one for one in known):
         raise argument_error(ValueError, name, repr(value), one_of(known))
+
+
+def check_known(argument: str, thing: Any, wanted: dict[str, tuple]) -> None:
+    """Raise ValueError unless each of these attributes of an argument has one of the values."""
+    for name, known in wanted.items():
+        value = getattr(thing, name)
+        if value not in known:
+            raise argument_error(ValueError, f"{argument}.{name}", repr(value), one_of(known))
 
 
 def one_of(known: Iterable[Any]) -> str:

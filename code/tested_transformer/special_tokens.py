@@ -8,18 +8,23 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from .bounds import Int64
+from .shapes import checked
+
 __all__ = ["pad"]
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 
+@checked
 def pad(
-    sentences: Sequence[Sequence[int]], *, left: bool = False, value: int = PAD
+    sentences: Sequence[Sequence[Int64]], *, left: bool = False, value: Int64 = PAD
 ) -> Int[Tensor, "B L"]:
     """Sequences of several lengths as one tensor, padded on the right or on the left.
 
     Shapes: B lists -> (B, L), L the longest.
+    Raises: TypeError or ValueError that name the argument.
 
     >>> pad([[5, 6], [7]]).tolist()
     [[5, 6], [7, 0]]

@@ -120,9 +120,9 @@ def test_any_mask_can_be_described(seed, length, keys):
     (ONES.float(), {}, TypeError, "torch.float32.*which of the two"),
     (torch.zeros(2, 2).log(), {}, TypeError, "penalty to add.*mask == 0"),
     ([[True]], {}, TypeError, "Tensor.*list"),
-    (ONES[0], {}, ValueError, r"2 or 3 or 4 axes.*\(4,\)"),
-    (ONES, {"rows": "abcd"}, TypeError, "rows.*list of names.*str"),
-    (ONES, {"columns": 4}, TypeError, "columns.*Iterable.*int"),
+    (ONES[0], {}, ValueError, r"shape \(L, S\) or \(B, L, S\) or \(B, H, L, S\), got shape \(4,\)"),
+    (ONES, {"rows": "abcd"}, TypeError, "rows: expected an iterable or None, got str"),
+    (ONES, {"columns": 4}, TypeError, "columns: expected an iterable or None, got int"),
     (ONES, {"rows": ["a"]}, ValueError, "rows.*4.*1 labels"),
 ])  # fmt: skip
 def test_complaints(mask, options, kind, words):

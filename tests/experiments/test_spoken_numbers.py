@@ -119,7 +119,7 @@ def test_a_batch_is_read_and_said():
 def test_bad_questions():
     with pytest.raises(ValueError, match="first: expected at least 1"):
         chance(0, 3)
-    with pytest.raises(ValueError, match="last: expected at most 999,999"):
+    with pytest.raises(ValueError, match="last: expected at least first = 1 and at most 999999"):
         chance(1, 1_000_000)
     with pytest.raises(ValueError, match="beginning: expected how a number begins, got and"):
         true_chances(["and"])

@@ -190,6 +190,18 @@ def test_the_kernels_take_the_same_tiles(tmp_path):
         (lambda s, v: tiled_attention(s, v, v, tile=2), ValueError, r"key: expected shape .* = \(S, 4\) as in query"),
         (lambda s, v: tile_kinds(4, 4, rows=0, cols=1), ValueError, "rows: expected at least 1"),
         (lambda s, v: tile_kinds(4, 4, rows=1, cols=1, window=0), ValueError, "window: expected"),
+        (lambda s, v: partial_softmax("x", v), TypeError, "scores: expected a torch.Tensor, got str"),
+        (lambda s, v: partial_softmax(s[:, :0], v[:0]), ValueError, "scores: expected S of at least 1"),
+        (lambda s, v: empty_state(s, -1), ValueError, "width: expected at least 0, got -1"),
+        (lambda s, v: merge(partial_softmax(s, v), v), TypeError, "second: expected a Partial, got"),
+        (lambda s, v: merge(partial_softmax(s, v), partial_softmax(s[:1], v)), ValueError,
+         r"second.maximum: expected shape \(\*batch, L\) = \([3-9],\) as in first.maximum"),
+        (lambda s, v: merge(partial_softmax(s, v), partial_softmax(s, v)._replace(accumulator=3)), TypeError,
+         "second.accumulator: expected a torch.Tensor, got int"),
+        (lambda s, v: normalize((s, s, v)), TypeError, "part: expected a Partial, got tuple"),
+        (lambda s, v: tiled_gradients(v, v, v, v.sum(), s[:, 0], v, tile=2), ValueError,
+         "output: expected at least 2 axes"),
+        (lambda s, v: tiled_gradients(v, v, v, "x", s[:, 0], v, tile=2), TypeError, "output: expected"),
     ],
 )  # fmt: skip
 def test_refused(call, kind, message):

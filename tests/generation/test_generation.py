@@ -91,6 +91,14 @@ def test_a_temperature_of_zero_is_the_likeliest():
     assert torch.equal(GREEDY.choose(scores(), torch.zeros(5, 1).long()), scores().argmax(-1))
 
 
+STATE = CausalState(LanguageModel(LanguageModelConfig(11, d_model=4, num_heads=1, num_layers=1)))
+MODEL = Transformer(
+    TransformerConfig(11, d_model=4, num_heads=1, num_encoder_layers=1, num_decoder_layers=1)
+)
+WORDS = Vocabulary(["a", "b"])
+BOS_ONLY = torch.ones(1, 1).long()
+
+
 @pytest.mark.plain_types
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -103,15 +111,80 @@ def test_a_temperature_of_zero_is_the_likeliest():
         (lambda: top_k_filter(torch.zeros(3), 1), "logits: expected 2 axes"),
         (lambda: top_k_filter(torch.zeros(3, 0), 1), "logits: expected V of at least 1"),
         (
-            lambda: generate(None, torch.zeros(1, 0).long(), max_new=1),
+            lambda: generate(STATE, torch.zeros(1, 0).long(), max_new=1),
             "start: expected L of at least 1",
         ),
-        (lambda: generate(None, torch.zeros(1, 1).long(), max_new=0), "max_new: expected at least"),
+        (
+            lambda: generate(STATE, torch.zeros(1, 1).long(), max_new=0),
+            "max_new: expected at least",
+        ),
     ],
 )
 def test_bad_choices(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: generate(None, BOS_ONLY, max_new=1), "state: expected a DecodingState, got None"),
+        (lambda: generate(STATE, BOS_ONLY, max_new=3, eos="2"), "eos: expected an int or None"),
+        (lambda: generate(STATE, BOS_ONLY, max_new=3, eos=-1), "eos: expected at least 0"),
+        (lambda: generate(STATE, BOS_ONLY, max_new=3, eos=2**63), "eos: .* a number below"),
+        (
+            lambda: beam_search(STATE, BOS_ONLY, num_beams=2, max_new=3, eos=float("nan")),
+            "eos: expected an int, got float",
+        ),
+        (
+            lambda: beam_search(STATE, BOS_ONLY, num_beams=2, max_new=3, length_penalty=2**63),
+            "length_penalty: expected at least -100 and at most 100",
+        ),
+        (
+            lambda: repetition_penalty(torch.ones(3, 5), torch.tensor([[1, 2], [3, 4]]), 1.5),
+            r"prefix_ids: expected shape \(B, L\) = \(3, L\) as in logits, got shape \(2, 2\)",
+        ),
+        (
+            lambda: repetition_penalty(torch.ones(1, 5), torch.tensor([[1, 5]]), 1.5),
+            "prefix_ids: expected at least 0 and a number below V = 5, got 1 to 5",
+        ),
+        (
+            lambda: repetition_penalty(torch.ones(1, 5), torch.tensor([1, 2]), 1.5),
+            r"prefix_ids: expected 2 axes \(B, L\), got shape \(2,\)",
+        ),
+        (lambda: translate(MODEL, [["a"]], WORDS, WORDS, num_beams=0), "num_beams: .* at least 1"),
+        (lambda: translate(None, [], WORDS, WORDS), "model: expected an nn.Module"),
+        (lambda: translate(torch.nn.ReLU(), [], WORDS, WORDS), "model: expected a model with enc"),
+        (lambda: translate(MODEL, "a", WORDS, WORDS), "sentences: expected a sequence, got str"),
+        (lambda: translate(MODEL, ["a"], WORDS, WORDS), r"sentences\[0\]: .* of strings, got str"),
+        (lambda: Seq2SeqState(MODEL, BOS_ONLY, cache="False"), "cache: expected True or False"),
+        (lambda: CausalState(MODEL), "model: expected a LanguageModel, got Transformer"),
+        (lambda: CausalState(MODEL.decoder), "model: expected a LanguageModel, got Decoder"),
+        (lambda: Sampling().choose(torch.ones(2, 5), BOS_ONLY), r"prefix_ids: .* \(2, L\)"),
+        (lambda: Generated(BOS_ONLY, torch.ones(1)).decode("x"), "vocabulary: .* has `decode`"),
+    ],
+)
+def test_malformed(call, message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        call()
+
+
+def test_top_p_of_one_keeps_every_token():
+    logits = 5 * torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        assert torch.equal(top_p_filter(logits.to(dtype), 1.0), logits.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_top_p_keeps_at_least_p_in_low_precision(dtype):
+    vocab = 50_000
+    logits = 5 * torch.randn(1, vocab, generator=torch.Generator().manual_seed(0)).to(dtype)
+    probability = logits.double().softmax(-1)
+    rounding = vocab * torch.finfo(torch.float64).eps  # so many numbers are added up
+    for p in (0.5, 0.9, 0.999, 1 - 2**-24):
+        kept = top_p_filter(logits, p) > float("-inf")
+        assert probability[kept].sum() >= p - rounding
 
 
 # --- Whole sentences ------------------------------------------------------------------------------

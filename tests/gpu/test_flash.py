@@ -323,9 +323,8 @@ def test_autocast(device):
     inputs = tensors((33, 47), 16, device=device)
     with torch.autocast(device, dtype=torch.bfloat16):
         output = attention(*inputs, backend="flash")
-    low = attention(*(t.bfloat16() for t in inputs), backend="flash")
-    assert output.dtype == torch.bfloat16
-    assert torch.equal(output, low)
+    assert output.dtype == torch.float32  # whatever the backend, the output has the query's dtype
+    assert torch.equal(output, attention(*inputs, backend="flash"))
 
 
 def test_nothing_to_do(device):

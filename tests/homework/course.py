@@ -12,7 +12,6 @@ from pathlib import Path
 
 import homework as tool  # tools/homework.py
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.submissions.reading import read_submission
 from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import Task
 from tested_transformer.reader.show import without_labels
@@ -111,12 +110,3 @@ def mistaken(name: str) -> dict[str, tuple[str, Expected]]:
                 )
             made[f"pitfall/{mutant.name}"] = code, expected
     return made
-
-
-def functions(name: str) -> dict:
-    """The solutions of an assignment's code tasks and of its hunt, executed here."""
-    source = read_submission(tool.notebook(name))
-    space: dict = {}
-    for part in assignment(name).coded:
-        exec(needed_for(source.code, part.function), space)
-    return space

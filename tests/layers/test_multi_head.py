@@ -20,7 +20,11 @@ from tested_transformer import (
     reference,
     split_heads,
 )
-from tested_transformer.layers.multi_head import parts_of_torch
+from tested_transformer.models.convert_torch import (
+    attention_from_torch,
+    attention_to_torch,
+    parts_of_torch,
+)
 from tested_transformer.specs.multi_head.mutants import HeadsFormula, Layers
 from tested_transformer.specs.multi_head.spec import MULTI_HEAD
 
@@ -39,7 +43,7 @@ def pair(width, heads, *, dtype=torch.float64, seed=0, **options):
         for parameter in theirs.parameters():
             if parameter.ndim == 1:
                 parameter.normal_()
-    return theirs, MultiHeadAttention.from_torch(theirs)
+    return theirs, attention_from_torch(theirs)
 
 
 def assert_within(got, exact, plain):
@@ -115,7 +119,7 @@ SIZES = [(2, 5, 7, 12, 3), (3, 4, 6, 10, 5), (1, 6, 3, 8, 1), (2, 3, 5, 6, 6)]  
 @pytest.mark.parametrize(("batch", "length", "keys", "width", "heads"), SIZES)
 def test_equals_torchs_module(batch, length, keys, width, heads, options, dtype, seed):
     theirs, ours = pair(width, heads, dtype=dtype, seed=seed, **options)
-    exact = MultiHeadAttention.from_torch(theirs).double()
+    exact = attention_from_torch(theirs).double()
     x = normal(batch, length, width, seed=seed, dtype=dtype)
     context = normal(batch, keys, options.get("kdim", width), seed=seed + 9, dtype=dtype)
     plain, their_weights = theirs(x, context, context, average_attn_weights=False)
@@ -186,7 +190,7 @@ def test_gradients_of_inputs_and_weights(context):
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 4, "vdim": 4}])
 def test_there_and_back(options):
     theirs, ours = pair(6, 2, dropout=0.25, **options)
-    again = ours.to_torch()
+    again = attention_to_torch(ours)
     assert again.dropout == 0.25
     assert again.batch_first
     for left, right in zip(*(parts_of_torch(layer) for layer in (theirs, again)), strict=True):
@@ -196,7 +200,7 @@ def test_there_and_back(options):
     theirs, ours, again = theirs.eval(), ours.eval(), again.eval()
     torch.testing.assert_close(again(x, context, context)[0], theirs(x, context, context)[0])
     torch.testing.assert_close(ours(x, context), theirs(x, context, context)[0])
-    assert MultiHeadAttention.from_torch(again).state_dict().keys() == ours.state_dict().keys()
+    assert attention_from_torch(again).state_dict().keys() == ours.state_dict().keys()
 
 
 def test_a_copy_is_a_copy_and_keeps_the_mode():
@@ -205,15 +209,15 @@ def test_a_copy_is_a_copy_and_keeps_the_mode():
     with torch.no_grad():
         theirs.in_proj_weight.zero_()
     assert torch.equal(ours(normal(2, 3, 6)), before)
-    assert not MultiHeadAttention.from_torch(theirs.eval()).training
-    assert not ours.eval().to_torch().training
+    assert not attention_from_torch(theirs.eval()).training
+    assert not attention_to_torch(ours.eval()).training
 
 
 def test_batch_second_is_turned():
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(6, 2, dtype=torch.float64)  # (L, B, D)
     x = normal(4, 3, 6)
-    got = MultiHeadAttention.from_torch(theirs)(x.transpose(0, 1)).transpose(0, 1)
+    got = attention_from_torch(theirs)(x.transpose(0, 1)).transpose(0, 1)
     torch.testing.assert_close(got, theirs(x, x, x)[0])
 
 
@@ -341,9 +345,9 @@ X = torch.ones(2, 3, 6)
         (lambda: concat_heads(X), ValueError, ["x", "4 axes"]),
         (lambda: concat_heads(None), TypeError, ["x", "NoneType"]),
         (lambda: HeadByHead(nn.Linear(2, 2)), TypeError, ["joined", "Linear"]),
-        (lambda: MultiHeadAttention.from_torch(nn.Linear(2, 2)), TypeError, ["theirs", "Linear"]),
+        (lambda: attention_from_torch(nn.Linear(2, 2)), TypeError, ["theirs", "Linear"]),
         (
-            lambda: MultiHeadAttention(6, 2, num_kv_heads=1).to_torch(),
+            lambda: attention_to_torch(MultiHeadAttention(6, 2, num_kv_heads=1)),
             ValueError,
             ["num_kv_heads", "1", "2"],
         ),
@@ -361,7 +365,7 @@ def test_malformed(call, error, words):
 )
 def test_what_has_no_place_here_is_refused(options):
     with pytest.raises(ValueError, match="theirs"):
-        MultiHeadAttention.from_torch(nn.MultiheadAttention(6, 2, **options))
+        attention_from_torch(nn.MultiheadAttention(6, 2, **options))
 
 
 @pytest.mark.plain_types

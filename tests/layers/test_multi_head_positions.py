@@ -22,6 +22,7 @@ from tested_transformer import (
     split_heads,
     window_mask,
 )
+from tested_transformer.models.convert_torch import attention_to_torch
 
 EPS32 = torch.finfo(torch.float32).eps
 
@@ -315,34 +316,34 @@ X = torch.ones(2, 3, 6)
         (
             lambda: MultiHeadAttention(6, 2, positions=RotaryPositions(4))(X),
             ValueError,
-            ["query", "(2, 2, 3, 3)", "4 features"],
+            ["query", "(2, 2, 3, 3)", "4) as in self.d_head"],
         ),
         (
             lambda: MultiHeadAttention(8, 2, positions=RotaryPositions(4))(
                 torch.ones(2, 3, 8), position_ids=torch.arange(2)
             ),
             ValueError,
-            ["position_ids", "(2,)", "(*ids, 3) as in x"],
+            ["position_ids", "(2,)", "(2, 3) as in x"],
         ),
         (
             lambda: HeadByHead(MultiHeadAttention(6, 2, positions=ALiBi(2))),
             ValueError,
-            ["joined", "ALiBi", "without positions"],
+            ["joined.positions", "ALiBi", "expected None"],
         ),
         (
             lambda: HeadByHead(MultiHeadAttention(6, 2, window=3)),
             ValueError,
-            ["joined", "window 3"],
+            ["joined.window", "expected None, got 3"],
         ),
         (
-            lambda: MultiHeadAttention(6, 2, window=3).to_torch(),
+            lambda: attention_to_torch(MultiHeadAttention(6, 2, window=3)),
             ValueError,
-            ["window 3", "without positions and window"],
+            ["ours.window", "expected None, got 3"],
         ),
         (
-            lambda: MultiHeadAttention(6, 2, d_head=5).to_torch(),
+            lambda: attention_to_torch(MultiHeadAttention(6, 2, d_head=5)),
             ValueError,
-            ["d_head", "got 5", "6 / 2"],
+            ["ours.d_head", "expected 3.0, got 5"],
         ),
     ],
 )

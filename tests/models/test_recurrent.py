@@ -254,7 +254,7 @@ def ended_cache():
         (call(target=TARGET[:, :0]), "target: expected L of at least 1"),
         (call(target=TARGET + 9), "target: expected at least 0 and a number below self.config.target_vocab = 12"),
         (call(memory_mask=torch.ones(3, 1, 1, 5) > 0), "memory_mask: expected shape .* = .3, 1, 1, 4. as in target and memory"),
-        (call(cache=ended_cache()), "cache: expected 3 rows, as the target has, got 2 rows"),
+        (call(cache=ended_cache()), "target: expected shape .B, L. = .2, L. as in cache.state, got shape .3, 5."),
         (call(attention=False, return_weights=True), "return_weights: expected False"),
     ],
 )  # fmt: skip

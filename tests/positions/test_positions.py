@@ -459,7 +459,7 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: SegmentedEmbedding(5, 4, max_length=2)(P[None]),
             ValueError,
-            ["position_ids", "got 2"],
+            ["position_ids", "below self.max_length = 2, got 0 to 2"],
         ),
         (lambda: relative_distances(-1, 2, 1), ValueError, ["num_queries"]),
         (lambda: relative_distances(1, 2, -1), ValueError, ["max_distance"]),
@@ -478,7 +478,7 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (lambda: RelativeAttention(4, -1), ValueError, ["max_distance"]),
         (lambda: RelativePositions(0, 1), ValueError, ["d_head"]),
         (lambda: RelativePositions(4, -1), ValueError, ["max_distance"]),
-        (lambda: RelativePositions(4, 1).bias(P, P), TypeError, ["query", "NoneType"]),
+        (lambda: RelativePositions(4, 1).bias(P, P), TypeError, ["missing", "query"]),
         (lambda: RelativePositions(4, 1).bias(P, P, X), ValueError, ["query", "4 axes"]),
         (
             lambda: RelativePositions(3, 1).bias(P, P, X[None, None]),
@@ -487,7 +487,11 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         ),
         (lambda: integer_positions(X), TypeError, ["positions", "float32"]),
         (lambda: unit_positions(P, 0), ValueError, ["length"]),
-        (lambda: binary_positions(P, 1), ValueError, ["positions", "got 2", "0 to 1"]),
+        (
+            lambda: binary_positions(P, 1),
+            ValueError,
+            ["positions", "num_bits = 1 bits, got 0 to 2"],
+        ),
         (lambda: binary_positions(P, 0), ValueError, ["num_bits"]),
     ],
 )

@@ -272,8 +272,8 @@ X, P = torch.ones(2, 1, 3, 4), torch.arange(3)
         (lambda: RotaryPositions(5), ValueError, ["rotary_dim", "got 5"]),
         (lambda: RotaryPositions(4, base=-1.0), ValueError, ["base"]),
         (lambda: RotaryPositions(4, layout="x"), ValueError, ["layout", "'x'"]),
-        (lambda: RotaryPositions(6).rotate(X, X, P), ValueError, ["query", "6 features"]),
-        (lambda: RotaryPositions(4).rotate(X, X[..., :2], P), ValueError, ["key", "4 features"]),
+        (lambda: RotaryPositions(6).rotate(X, X, P), ValueError, ["query", "(B, H, L, 6)"]),
+        (lambda: RotaryPositions(4).rotate(X, X[..., :2], P), ValueError, ["key", "(2, G, 3, 4)"]),
         (lambda: RotaryPositions(4).rotate(None, X, P), TypeError, ["query", "NoneType"]),
     ],
 )

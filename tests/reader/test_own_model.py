@@ -860,14 +860,14 @@ def test_importing_and_loading_write_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: load_parts(3), TypeError, "folder: expected a path, got int"),
+        (lambda: load_parts(3), TypeError, "folder: expected a string or a Path or None, got int"),
         (lambda: load_parts("nowhere"), ValueError, "folder: expected a folder that is there"),
-        (lambda: Parts.of([1]), TypeError, "functions: expected a dictionary"),
+        (lambda: Parts.of([1]), TypeError, "functions: expected a mapping, got list"),
         (lambda: Parts.of({"ch05.split": len}), ValueError, "ch05.split_heads"),
         (
             lambda: Parts.of({"ch05.split_heads": 3}),
             TypeError,
-            "ch05.split_heads: expected a funct",
+            "functions['ch05.split_heads']: expected a function",
         ),
         (
             lambda: OwnTransformer(config(), parts={}),

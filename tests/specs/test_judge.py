@@ -2,6 +2,8 @@
 
 import linecache
 import math
+import random
+import sys
 from dataclasses import replace
 from functools import partial
 from unittest.mock import Mock
@@ -11,15 +13,27 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from tested_transformer import BackendError, attention, check, pitfall
+from tested_transformer import BackendError, attention, check, pitfall, self_attention
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.homework.jail.wire import same as same_on_the_wire
-from tested_transformer.specs import SPECS, Case, Spec, judge
+from tested_transformer.specs import SPECS, Case, Mutant, Spec, judge
+from tested_transformer.specs import case as case_module
+from tested_transformer.specs import spec as spec_module
 from tested_transformer.specs.attention.spec import ATTENTION, narrowed, textbook
-from tested_transformer.specs.compare import brief, compare, difference, same_argument
+from tested_transformer.specs.compare import (
+    as_array,
+    brief,
+    compare,
+    difference,
+    same_argument,
+    unchanged,
+)
+from tested_transformer.specs.draw import Draw, drawn_case, smallest
 from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
-from tested_transformer.specs.rounding import OTHER_FORMULAS
-from tested_transformer.specs.spec import EQUAL, SHAPE, UNTOUCHED
+from tested_transformer.specs.rounding import OTHER_FORMULAS, rounding
+from tested_transformer.specs.run import keywords
+from tested_transformer.specs.spec import AGAIN, EQUAL, GRADIENTS, SHAPE, UNTOUCHED
+from tested_transformer.specs.surroundings import SETTINGS
 
 NARROW = narrowed("dot-product attention", "softmax(QK^T/sqrt(d))V", chapter=1)
 
@@ -38,7 +52,7 @@ def test_numbers_are_rounded_whatever_their_kind(kind):
 def test_a_right_function_passes():
     verdict = judge(NARROW, right)
     assert verdict
-    assert str(verdict).startswith("✓ dot-product attention: right. 10 checks on 5 cases.")
+    assert str(verdict).startswith("✓ dot-product attention: right. 13 checks on 15 cases.")
     assert verdict.skipped == {}
 
 
@@ -396,20 +410,38 @@ def test_low_precision_may_round_but_not_more():
     assert verdict.failed in {"weights are a distribution", "equals the reference"}
 
 
+MOVES = 16  # operands and results between an argument and its score: groups, product, scale, biases, fill
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_baseline_is_short(seed):
     """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
 
-    A product of d terms, a softmax over S and a sum of S values each round once a term.
+    Each of the MOVES is off by half an eps of the sum of absolute terms, and so is the log-sum-exp, which
+    adds the logarithm of the number of keys; a weight changes by twice that of itself. Then come the
+    exponential and the sum of the values.
     """
     for case in ATTENTION.draw(seed):
         expected = ATTENTION.expected(case)
-        size, keys = case.arguments["key"].shape[-1], case.arguments["key"].shape[-2]
-        spread = float(np.abs(case.arguments["query"]).max() * np.abs(case.arguments["key"]).max())
-        steps = 4 + OTHER_FORMULAS * ((size + 4) * max(1.0, size * spread) + 2 * keys)
-        largest = np.abs(case.arguments["value"]).max()
+        largest = np.abs(case.arguments["value"]).max(initial=0.0)
+        steps = 4 + OTHER_FORMULAS * (MOVES * largest_score(case) + MOVES)
         bound = steps * torch.finfo(case.dtype).eps * largest
         assert ATTENTION.tolerance(case, expected) <= bound, case.label
+
+
+def largest_score(case):
+    """The largest sum of absolute terms of a score, and of a log-sum-exp."""
+    a = case.arguments
+    query, key = np.abs(a["query"]), np.abs(a["key"])
+    if query.ndim == 4:
+        key = key.repeat(query.shape[1] // key.shape[1], 1)
+    length, keys = query.shape[-2], key.shape[-2]
+    scale = query.shape[-1] ** -0.5 if a.get("scale") is None else abs(a["scale"])
+    found = (query @ key.swapaxes(-1, -2) * scale).max(initial=0.0) + np.log(max(keys, 1))
+    for name, times in (("bias", 1), ("alibi_slopes", max(length, keys))):
+        terms = np.abs(a[name]) if a.get(name) is not None else np.zeros(1)
+        found += times * terms.max(initial=0.0, where=np.isfinite(terms))
+    return found
 
 
 def test_a_seed_changes_the_numbers_and_nothing_else():
@@ -453,6 +485,352 @@ def test_a_module_is_built_with_the_weights_of_the_case():
             return -super().forward(x)
 
     assert judge(spec, Negated).failed == "equals the reference"
+
+
+# --- The tolerance --------------------------------------------------------------------------------
+
+
+def scores_and_softmax(query, key):
+    return {"": as_array(torch.softmax(query @ key.mT * 0.5, -1))}
+
+
+HALF = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_the_bound_covers_what_torch_rounds_and_nothing_wrong(dtype):
+    """Fifty seeds of scores and softmax in a dtype, and the same with 64 eps too much."""
+    worst, eps = 0.0, torch.finfo(dtype).eps
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        query, key = (torch.randn(5, 4, generator=generator).to(dtype) for _ in range(2))
+        wide = query.double(), key.double()
+        bound = rounding(lambda wide=wide: scores_and_softmax(*wide), dtype)[""]
+        exact, got = scores_and_softmax(*wide)[""], scores_and_softmax(query, key)[""]
+        if dtype == torch.float64:  # both sides round as much
+            bound *= 2
+        worst = max(worst, np.abs(got - exact).max() / bound)
+        assert np.abs(exact * (1 + 64 * eps) - exact).max() > bound, seed
+    assert worst < 0.5
+
+
+def test_the_bound_grows_with_the_scores_and_is_the_same_again():
+    query, key = torch.ones(1, 2).double(), torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    small = rounding(lambda: scores_and_softmax(query, key), torch.float32)[""]
+    large = rounding(lambda: scores_and_softmax(100 * query, key), torch.float32)[""]
+    assert 10 * small < large
+    assert small == rounding(lambda: scores_and_softmax(query, key), torch.float32)[""]
+
+
+def test_what_is_not_finite_counts_for_nothing_in_the_bound():
+    numbers = torch.tensor([1.0, 2.0]).double()
+    plain = rounding(lambda: {"": as_array(numbers * numbers)}, torch.float32)[""]
+
+    def with_infinity():
+        squares = numbers * numbers
+        return {"": np.append(as_array(squares), [np.inf, np.nan])}
+
+    assert rounding(with_infinity, torch.float32)[""] == plain
+
+
+def test_a_reference_no_wider_than_float64_doubles_the_tolerance(monkeypatch):
+    """As on Apple silicon and on Windows."""
+    wide = {case.label: NARROW.expected_of(case)[1] for case in NARROW.draw(0)}
+    monkeypatch.setattr(case_module, "WIDEST", np.float64)
+    monkeypatch.setattr(spec_module, "WIDEST", np.float64)
+    for case in NARROW.draw(0):
+        expected, tolerance = NARROW.expected_of(case)
+        assert expected.dtype == np.float64
+        if expected.size:
+            twice = 2 if case.dtype == torch.float64 else 1
+            assert tolerance == pytest.approx(twice * wide[case.label], rel=1e-6)
+    for seed in range(3):
+        assert judge(NARROW, right, seed=seed).passed
+    assert not judge(NARROW, lambda q, k, v: right(q, k, v) * (1 + 1e-9))
+
+
+# --- What a call leaves behind --------------------------------------------------------------------
+
+SET_BY_A_CALL = {
+    "torch's grad mode": lambda: torch.set_grad_enabled(False),
+    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "torch's default device": lambda: torch.set_default_device("meta"),
+    "torch's number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "torch's deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "torch's random seed": lambda: torch.manual_seed(0),
+    "Python's recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+}
+
+
+def test_every_setting_has_a_test():
+    assert set(SET_BY_A_CALL) == {setting.words for setting in SETTINGS}
+
+
+@pytest.mark.parametrize("words", SET_BY_A_CALL)
+def test_a_setting_that_a_call_changes_is_named_and_put_back(words):
+    before = [setting.read() for setting in SETTINGS]
+
+    def careless(query, key, value):
+        output = right(query, key, value)
+        SET_BY_A_CALL[words]()
+        return output
+
+    verdict = judge(NARROW, careless)
+    assert verdict.failed == "the inputs stay as they were"
+    assert verdict.problem.got == f"{words} set by the call"
+    assert [setting.read() for setting in SETTINGS] == before
+    assert judge(NARROW, right).passed
+
+
+def test_a_setting_is_put_back_after_an_exception_too():
+    def careless(query, key, value):
+        torch.set_grad_enabled(False)
+        raise KeyError("gone")
+
+    assert isinstance(judge(NARROW, careless).error, KeyError)
+    assert torch.is_grad_enabled()
+
+
+def test_random_numbers_are_no_setting_and_everybodys_are_put_back():
+    states = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+
+    def draws(query, key, value):
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+        return right(query, key, value)
+
+    assert judge(NARROW, draws).passed
+    assert torch.equal(states[0], torch.random.get_rng_state())
+    assert states[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert states[2] == random.getstate()
+
+
+# --- Cases by chance ------------------------------------------------------------------------------
+
+
+def option_case(draw):
+    options = {"by": draw.one_of(0, 1, 2), "also": draw.maybe(lambda: draw.one_of(3, 4))}
+    return Case("options", {"x": draw.numbers.normal(size=draw.one_of(1, 2, 4)), **options})
+
+
+OPTIONS = Spec(
+    "options", "x + by + also", ("x", "by", "also"),
+    reference=lambda x, by, also: x + by + (also or 0),
+    baseline=lambda x, by, also: x + by + (also or 0),
+    cases=lambda rng: [Case("one", {"x": rng.normal(size=1), "by": 0, "also": None})],
+    combine=option_case, num_drawn=30,
+)  # fmt: skip
+
+
+def test_choices_are_made_again():
+    for seed in range(10):
+        first = Draw(seed)
+        case, again = option_case(first), option_case(Draw(seed, first.choices))
+        assert {n: a for n, a in case.arguments.items() if n != "x"} == {
+            n: a for n, a in again.arguments.items() if n != "x"
+        }
+        assert np.array_equal(case.arguments["x"], again.arguments["x"])
+    assert len({Draw(seed).one_of(*range(50)) for seed in range(20)}) > 5
+
+
+def test_choices_that_do_not_fit_are_the_simplest_or_the_last():
+    assert Draw(0, ()).one_of("simple", "hard") == "simple"
+    assert Draw(0, (7,)).one_of("simple", "hard") == "hard"
+    assert Draw(0, (0,)).maybe(lambda: 1) is None
+
+
+def test_a_drawn_case_that_fails_is_shown_as_small_as_it_can_be():
+    verdict = judge(OPTIONS, lambda x, by, also: x + by + (also or 0) * (by < 2))
+    assert verdict.failed == "equals the reference"
+    assert verdict.case.arguments["by"] == 2
+    assert verdict.case.arguments["also"] == 3  # 4 fails as well
+    assert len(verdict.case.arguments["x"]) == 1
+    found = drawn_case(option_case, 0, (2, 1, 1, 2))
+    assert smallest(found, lambda case: True).arguments.keys() == found.arguments.keys()
+    assert smallest(found, lambda case: True).arguments["also"] is None
+
+
+# --- Gradients, and calls after calls -------------------------------------------------------------
+
+
+def straight_through(query, key, value):
+    """Right numbers, and the gradient of the values alone."""
+    output = right(query, key, value)
+    return output.detach() + value.sum() - value.sum().detach()
+
+
+WRONG_GRADIENTS = {
+    "detached weights": lambda q, k, v: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1).detach() @ v,
+    "a detached answer": lambda q, k, v: right(q, k, v).detach(),
+    "straight through": straight_through,
+    "wrong in float32 only": lambda q, k, v: right(
+        q.detach() if q.dtype == torch.float32 else q, k, v
+    ),
+    "wrong in float16 only": lambda q, k, v: right(
+        q, k, v if q.dtype != torch.float16 else 2 * v - v.detach()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_GRADIENTS)
+def test_right_numbers_with_a_wrong_gradient_are_rejected(name):
+    verdict = judge(NARROW, WRONG_GRADIENTS[name])
+    assert verdict.failed == GRADIENTS.name
+    if "only" in name:
+        assert str(verdict.case.dtype).endswith(name.split()[2])
+
+
+def test_a_spec_of_integers_or_without_gradients_has_no_such_check():
+    assert GRADIENTS.name in [check.name for check in NARROW.checks]
+    without = replace(NARROW, differentiable=False, checks=())
+    assert GRADIENTS.name not in [check.name for check in without.checks]
+    assert not any(GRADIENTS.concerns(case) for case in SPECS["causal_mask"].draw(0))
+
+
+def test_what_a_module_keeps_from_another_call_is_noticed():
+    class Keeps:
+        kept = None
+
+        def __call__(self, query, key, value):
+            if self.kept is None or self.kept.shape != key.shape or self.kept.dtype != key.dtype:
+                self.kept = key
+            return right(query, self.kept, value)
+
+    class Made(torch.nn.Module):
+        """Made anew for each case: only a second call can show what it keeps."""
+
+        def forward(self, query, key, value):
+            self.kept = getattr(self, "kept", key.detach())
+            return right(query, self.kept + key - key.detach(), value)
+
+    spec = replace(NARROW, build=lambda candidate, arguments: candidate())
+    assert judge(spec, Made).failed == AGAIN.name
+    assert judge(spec, lambda: right).passed
+    assert not judge(NARROW, Keeps())
+
+
+def test_two_answers_of_one_candidate_are_never_expected():
+    one, two, nan = np.ones(2), np.array([1.0, 3.0]), np.array([1.0, np.nan])
+    assert unchanged(one, one, 0.0, "nothing happens") is None
+    problem = unchanged(one, two, 1e-9, "the keys are reversed")
+    assert problem.expected == "the answer stays the same when the keys are reversed"
+    assert problem.got == "1 became 3 at [1]"
+    for before, after in ((nan, nan), (one, nan), (nan, one)):
+        assert unchanged(before, after, 1e9, "nothing happens").got == "NaN"
+    assert unchanged(one, np.ones(3), 1.0, "longer").got == "(2,) became (3,)"
+
+
+# --- What a verdict says --------------------------------------------------------------------------
+
+
+FORGETS = {
+    "by forgotten": lambda x, by, also: x + (also or 0),
+    "also forgotten": lambda x, by, also: x + by,
+    "x doubled": lambda x, by, also: 2 * x + by + (also or 0),
+}
+
+
+def test_two_mistakes_at_once_are_both_named():
+    mutants = tuple(
+        Mutant(name, wrong, rejected_by="equals the reference", cause="")
+        for name, wrong in FORGETS.items()
+    )
+    spec = replace(OPTIONS, mutants=mutants)
+    verdict = judge(spec, lambda x, by, also: x + 0)
+    assert [mutant.name for mutant in verdict.two] == ["by forgotten", "also forgotten"]
+    assert "looks like two mistakes: by forgotten; also forgotten" in str(verdict)
+    assert judge(spec, lambda x, by, also: 3 * x).two == ()
+
+
+SOME = (
+    "a batch", "heads", "causal", "a window", "a causal window", "float32", "float16, masked"
+)  # fmt: skip
+
+
+def test_where_numbers_differ_is_said():
+    some = replace(
+        ATTENTION, checks=(), usual=(), last=(EQUAL,), combine=None,
+        cases=lambda rng: [case for case in ATTENTION.cases(rng) if case.label in SOME],
+    )  # fmt: skip
+
+    def off(when):
+        return judge(
+            some,
+            lambda q, k, v, **options: (
+                attention(q, k, v, **options) * (1.5 if when(q, options) else 1)
+            ),
+        ).why
+
+    low = off(lambda q, options: q.dtype == torch.float16)
+    assert "Only in float16: off by up to " in low
+    assert low.endswith(" tolerances.")
+    assert "Only with `window`: " in off(lambda q, options: options.get("window"))
+    both = off(lambda q, options: options.get("window") and options.get("causal"))
+    assert "On 1 of 7 cases" in both
+
+
+# --- Who may be judged ----------------------------------------------------------------------------
+
+
+@torch.jit.script
+def scripted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor):
+    scores = query @ key.transpose(-2, -1) / (query.shape[-1] ** 0.5)
+    return scores.softmax(-1) @ value
+
+
+SERVED = {
+    "a builtin": torch.nn.functional.scaled_dot_product_attention,
+    "TorchScript": scripted,
+    "a partial": partial(attention, backend="plain"),
+    "any options": lambda query, key, value, **options: attention(query, key, value, **options),
+    "an object": type("Mine", (), {"__call__": lambda self, q, k, v: right(q, k, v)})(),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_whatever_can_be_called_is_served(name):
+    assert judge(NARROW, SERVED[name]).passed
+
+
+def test_a_builtin_is_asked_for_no_options():
+    assert keywords(torch.softmax) == set()
+    assert keywords(scripted) == {"query", "key", "value"}
+    assert keywords(SERVED["any options"]) is None
+    assert keywords(SERVED["a partial"]) >= {"mask", "window", "scale"}
+
+
+def test_a_function_of_any_options_is_not_asked_what_is_for_modules():
+    asked = set()
+
+    def forwards(x, w_query, w_key, w_value, **options):
+        asked.update(options)
+        return self_attention(x, w_query, w_key, w_value)
+
+    assert judge(SPECS["self_attention"], forwards).passed
+    assert asked == set()
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [
+        (lambda: sys.exit(3), "RuntimeError: it called sys.exit(3)"),
+        (lambda: (_ for _ in ()).throw(MemoryError("full")), "MemoryError: full"),
+    ],
+)
+def test_a_candidate_cannot_end_the_judge(stop, words):
+    verdict = judge(NARROW, lambda q, k, v: stop())
+    assert verdict.heading == "it runs"
+    assert verdict.problem.got == words
+
+
+def test_a_recursion_without_an_end_is_an_exception_like_others():
+    def forever(query, key, value):
+        return forever(query, key, value)
+
+    assert isinstance(judge(NARROW, forever).error, RecursionError)
+    assert judge(NARROW, right).passed
+
+
+# --- Bad input, and the exercises -----------------------------------------------------------------
 
 
 @pytest.mark.plain_types

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from ..errors import argument_error, check_rank
+from ..errors import argument_error
 from ..shapes import checked
 from .mask_patterns import INTENDED, MOST_NAMED, Pattern, recognize
 
@@ -56,10 +57,10 @@ class MaskReport:
 
 @checked
 def describe_mask(
-    mask: Tensor,
+    mask: AnyMask,
     *,
-    rows: Iterable | None = None,
-    columns: Iterable | None = None,
+    rows: Iterable[Any] | None = None,
+    columns: Iterable[Any] | None = None,
 ) -> MaskReport:
     """Say in words which query may attend to which keys, and warn where the mask looks wrong.
 
@@ -76,7 +77,7 @@ def describe_mask(
     'aligned top-left although 2 queries meet 3 keys: the last query attends to 2 of them'
     """
     _check_keep_mask(mask)
-    rows, columns = _labels("rows", rows), _labels("columns", columns)
+    rows, columns = _labels(rows), _labels(columns)
     mask = mask.cpu()
     if mask.shape[-2] == 1 and rows:
         mask = mask.expand(*mask.shape[:-2], len(rows), mask.shape[-1])
@@ -106,15 +107,10 @@ def _check_keep_mask(mask: Tensor) -> None:
             how = 'if 1 means "may attend" convert it with `mask != 0`, if 1 means "masked" with '
             how += "`mask == 0`: which of the two is it?"
         raise argument_error(TypeError, "mask", f"{mask.dtype}; {how}", boolean)
-    check_rank("mask", mask, 2, 3, 4)
 
 
-def _labels(name: str, labels: Iterable | None) -> tuple[str, ...]:
-    if labels is None:
-        return ()
-    if isinstance(labels, str) or not isinstance(labels, Iterable):
-        raise argument_error(TypeError, name, type(labels).__name__, "a list of names")
-    return tuple(map(str, labels))
+def _labels(labels: Iterable | None) -> tuple[str, ...]:
+    return () if labels is None else tuple(map(str, labels))
 
 
 def _numbers(size: int) -> tuple[str, ...]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..bounds import Where
 from ..errors import argument_error
 from ..shapes import checked
 
 __all__ = ["read_gpu_results", "results_table", "tflops_by_length"]
 
 DIRECTIONS = ("forward", "forward+backward")
+Record = Annotated[dict[str, Any], Where("what read_gpu_results gives", lambda r: "rows" in r)]
 
 
 @checked
@@ -31,7 +33,7 @@ def read_gpu_results(path: Path) -> dict[str, Any] | None:
 
 @checked
 def tflops_by_length(
-    record: dict[str, Any], *, d: int, causal: bool, direction: Literal[DIRECTIONS]
+    record: Record, *, d: int, causal: bool, direction: Literal[DIRECTIONS]
 ) -> tuple[list[int], dict[str, list[float]]]:
     """The lengths, and for each method its tera-operations a second there, NaN where it was not run.
 
@@ -53,7 +55,8 @@ def tflops_by_length(
     return lengths, {m: [found.get((m, n), math.nan) for n in lengths] for m in methods}
 
 
-def results_table(record: dict[str, Any], *, d: int, causal: bool) -> str:
+@checked
+def results_table(record: Record, *, d: int, causal: bool) -> str:
     """Device, versions and date, then a line for each method and direction: TFLOP/s by length.
 
     Raises: as `tflops_by_length`.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..bounds import AtLeast, Divides, PositiveInt
+from ..bounds import AtLeast, Divides, NonNegativeFloat, PositiveInt
 from ..functional.online_softmax import SKIPPED, tile_kinds
 from ..shapes import checked
 
@@ -190,7 +190,7 @@ def attainable(intensity: Annotated[float, AtLeast(0)], device: Device) -> float
 
 
 @checked
-def least_seconds(flops: float, num_bytes: float, device: Device) -> float:
+def least_seconds(flops: NonNegativeFloat, num_bytes: NonNegativeFloat, device: Device) -> float:
     """No program can be faster: the operations at the peak, or the bytes at the bandwidth.
 
     Raises: as `attainable`.
@@ -205,6 +205,7 @@ class Counted(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # what is made of it does not count
 
     @classmethod
+    @checked
     def of(cls, tensor: Tensor) -> Counted:
         """The same numbers, nothing read yet."""
         counted = tensor.as_subclass(cls)

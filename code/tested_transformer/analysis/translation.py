@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ..bounds import PositiveInt
 from ..data import Pair, Vocabulary
 from ..generation.beam_search import beam_search
-from ..generation.decoding_state import Seq2SeqState
+from ..generation.decoding_state import Seq2SeqModel, Seq2SeqState
 from ..generation.generate import generate
 from ..generation.sampling import GREEDY, Sampling
 from ..shapes import checked
@@ -20,14 +19,15 @@ from ..special_tokens import BOS, EOS, pad
 __all__ = ["Mistake", "find_mistakes", "translate"]
 
 
+@checked
 def translate(
-    model: nn.Module,
+    model: Seq2SeqModel,
     sentences: Sequence[Sequence[str]],
     source: Vocabulary,
     target: Vocabulary,
     *,
-    max_new: int = 64,
-    num_beams: int = 1,
+    max_new: PositiveInt = 64,
+    num_beams: PositiveInt = 1,
     sampling: Sampling = GREEDY,
     cache: bool = True,
 ) -> list[list[str]]:
@@ -62,7 +62,7 @@ class Mistake(NamedTuple):
 
 @checked
 def find_mistakes(
-    model: nn.Module,
+    model: Seq2SeqModel,
     pairs: Sequence[Pair],
     source: Vocabulary,
     target: Vocabulary,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
-from ..errors import argument_error
-from ..shapes import checked
+from ..bounds import AtLeast, Device, NonNegativeInt, PositiveInt
+from ..shapes import check_fields, checked
 from ..special_tokens import BOS, EOS, PAD, pad
-from .pairs import Pair
+from .pairs import Pair, Pairs
 from .vocabulary import Vocabulary
 
 __all__ = ["Batch", "make_batch", "make_batches"]
@@ -27,27 +25,30 @@ class Batch:
     Shapes: source (B, S), target and expected (B, L); target starts with BOS, expected ends with EOS.
     """
 
-    source: Int[Tensor, "B S"]
-    target: Int[Tensor, "B L"]
-    expected: Int[Tensor, "B L"]
+    source: Annotated[Int[Tensor, "B S"], AtLeast(0)]
+    target: Annotated[Int[Tensor, "B L"], AtLeast(0)]
+    expected: Annotated[Int[Tensor, "B L"], AtLeast(0)]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def num_tokens(self) -> int:
         """How many words are to be said: padding does not count."""
         return int((self.expected != PAD).sum())
 
-    def to(self, device: torch.device | str) -> Batch:
+    @checked
+    def to(self, device: Device) -> Batch:
         """The same batch on another device."""
         return Batch(*(t.to(device) for t in (self.source, self.target, self.expected)))
 
 
-def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) -> Batch:
+@checked
+def make_batch(pairs: Pairs, source: Vocabulary, target: Vocabulary) -> Batch:
     """Some pairs as one batch.
 
-    Raises: ValueError for no pairs.
+    Raises: TypeError or ValueError that name the argument.
     """
-    if not pairs:
-        raise argument_error(ValueError, "pairs", "none", "at least one pair")
     said = [target.encode(pair.target) for pair in pairs]
     return Batch(
         pad([[*source.encode(pair.source), EOS] for pair in pairs]),
@@ -58,12 +59,12 @@ def make_batch(pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary) ->
 
 @checked
 def make_batches(
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     source: Vocabulary,
     target: Vocabulary,
     *,
     batch_size: PositiveInt = 64,
-    seed: int = 0,
+    seed: NonNegativeInt = 0,
     bucket: PositiveInt = 50,
 ) -> list[Batch]:
     """All pairs once, shuffled by the seed, in batches of like length.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from ..bounds import AtLeast, NonNegativeInt, PositiveInt
+from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt, Seed, Text, Where
 from ..errors import argument_error
 from ..shapes import checked
-from .number_words import LARGEST, english_words, german_words
+from .number_words import LARGEST, Number, english_words, german_words
 
 __all__ = ["Pair", "Split", "number_pair", "number_rows", "read_pairs", "single_numbers"]
 
@@ -25,6 +25,9 @@ class Pair(NamedTuple):
     target: tuple[str, ...]
 
 
+Pairs = Annotated[Sequence[Pair], Where("at least one pair", len)]
+
+
 @dataclass(frozen=True)
 class Split:
     """Pairs to learn from and pairs never seen in training."""
@@ -35,7 +38,7 @@ class Split:
 
 @checked
 def single_numbers(
-    *, train: PositiveInt = 20_000, test: NonNegativeInt = 2_000, seed: int = 0
+    *, train: PositiveInt = 20_000, test: NonNegativeInt = 2_000, seed: Seed = 0
 ) -> Split:
     """Numbers from 1 to 999,999 in German and English words, every number at most once.
 
@@ -55,8 +58,8 @@ def number_rows(
     train: PositiveInt = 20_000,
     test: NonNegativeInt = 2_000,
     least: PositiveInt = 1,
-    most: Annotated[int, AtLeast("least")] = 8,
-    seed: int = 0,
+    most: Annotated[int, AtLeast("least"), AtMost(100)] = 8,
+    seed: Seed = 0,
 ) -> Split:
     """Rows of `least` to `most` numbers below a thousand, set apart by commas; no row comes twice.
 
@@ -74,7 +77,8 @@ def number_rows(
     return Split(pairs[:train], pairs[train:])
 
 
-def number_pair(numbers: list[int]) -> Pair:
+@checked
+def number_pair(numbers: Sequence[Number]) -> Pair:
     """One row of numbers, in German and in English.
 
     >>> number_pair([24, 7]).source
@@ -83,14 +87,15 @@ def number_pair(numbers: list[int]) -> Pair:
     return Pair(_row(numbers, german_words), _row(numbers, english_words))
 
 
-def _row(numbers: list[int], words: Callable[[int], list[str]]) -> tuple[str, ...]:
+def _row(numbers: Sequence[int], words: Callable[[int], list[str]]) -> tuple[str, ...]:
     row: list[str] = []
     for number in numbers:
         row += [SEPARATOR, *words(number)] if row else words(number)
     return tuple(row)
 
 
-def read_pairs(path: str | Path, *, separator: str = "\t") -> list[Pair]:
+@checked
+def read_pairs(path: str | Path, *, separator: Text = "\t") -> list[Pair]:
     """Sentence pairs from a text file: one pair a line, source and target in two columns.
 
     Words are what stands between spaces. The file is UTF-8, with or without a byte order mark.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..bounds import PositiveInt
+from ..bounds import PositiveInt, Where
 from ..errors import argument_error
 from ..shapes import checked
 from .pairs import SEPARATOR, Pair
@@ -16,10 +17,13 @@ __all__ = ["Subwords", "characters", "join_pieces", "resegment", "written_words"
 
 SPACE = "▁"  # stands for the space before a word, as in SentencePiece
 UNKNOWN = "<unk>"
+WORD = f"a word that is not empty, without spaces and without {SPACE}"
+Word = Annotated[str, Where(WORD, lambda word: word.split() == [word] and SPACE not in word)]
 Cut = Callable[[tuple[str, ...]], Sequence[str]]
 
 
-def written_words(morphemes: Sequence[str]) -> tuple[str, ...]:
+@checked
+def written_words(morphemes: Sequence[Word]) -> tuple[str, ...]:
     """The parts of German number words put together as people write them; commas stay apart.
 
     Raises: TypeError or ValueError for what are no words.
@@ -28,7 +32,7 @@ def written_words(morphemes: Sequence[str]) -> tuple[str, ...]:
     ('vierundzwanzig', ',', 'hunderteins')
     """
     words, parts = [], []
-    for part in (*check_words("morphemes", morphemes), SEPARATOR):
+    for part in (*morphemes, SEPARATOR):
         if part != SEPARATOR:
             parts.append(part)
             continue
@@ -38,7 +42,8 @@ def written_words(morphemes: Sequence[str]) -> tuple[str, ...]:
     return tuple(words[:-1])
 
 
-def characters(words: Sequence[str]) -> tuple[str, ...]:
+@checked
+def characters(words: Sequence[Word]) -> tuple[str, ...]:
     """Each character of a sentence, and SPACE before every word but the first.
 
     Raises: TypeError or ValueError for what are no words.
@@ -46,9 +51,10 @@ def characters(words: Sequence[str]) -> tuple[str, ...]:
     >>> characters(["vier", "und"])
     ('v', 'i', 'e', 'r', '▁', 'u', 'n', 'd')
     """
-    return tuple(SPACE.join(check_words("words", words)))
+    return tuple(SPACE.join(words))
 
 
+@checked
 def join_pieces(pieces: Iterable[str]) -> tuple[str, ...]:
     """The words again, from characters or pieces.
 
@@ -78,7 +84,7 @@ class Subwords:
 
     @classmethod
     @checked
-    def train(cls, sentences: Iterable[Sequence[str]], size: PositiveInt) -> Subwords:
+    def train(cls, sentences: Iterable[Sequence[Word]], size: PositiveInt) -> Subwords:
         """Count in the sentences until there are `size` different pieces, or nothing is left to merge.
 
         The characters count as pieces. The same sentences give the same pieces.
@@ -86,7 +92,7 @@ class Subwords:
         Raises: TypeError or ValueError for sentences that are none, a size that is no number, or one
             that is smaller than the number of characters.
         """
-        texts = [" ".join(check_words("sentences", sentence)) for sentence in sentences]
+        texts = [" ".join(sentence) for sentence in sentences]
         alphabet = set("".join(texts).replace(" ", SPACE))
         if not alphabet:
             raise argument_error(ValueError, "sentences", "none", "at least one word")
@@ -112,16 +118,18 @@ class Subwords:
         """What was merged, the most frequent pair first."""
         return [tuple(pair) for pair in json.loads(self.tokenizer.to_str())["model"]["merges"]]
 
-    def split(self, words: Sequence[str]) -> tuple[str, ...]:
+    @checked
+    def split(self, words: Sequence[Word]) -> tuple[str, ...]:
         """The pieces of a sentence; SPACE begins every word but the first.
 
         Raises: TypeError or ValueError for what are no words.
         """
-        text = " ".join(check_words("words", words))
+        text = " ".join(words)
         places = self.tokenizer.encode(text).offsets
         return tuple(text[first:end].replace(" ", SPACE) for first, end in places)
 
 
+@checked
 def resegment(
     pairs: Iterable[Pair], *, source: Cut | None = None, target: Cut | None = None
 ) -> list[Pair]:
@@ -137,17 +145,3 @@ def resegment(
         )
         for pair in pairs
     ]
-
-
-def check_words(argument: str, words: object) -> Sequence[str]:
-    """Raise unless these are words: strings that are not empty, without spaces and without SPACE."""
-    if isinstance(words, str) or not isinstance(words, Sequence):
-        wanted = "a sequence of words, such as text.split()"
-        raise argument_error(TypeError, argument, f"a {type(words).__name__}", wanted)
-    for word in words:
-        if not isinstance(word, str):
-            raise argument_error(TypeError, argument, f"a {type(word).__name__}", "strings")
-        if word.split() != [word] or SPACE in word:
-            wanted = f"words that are not empty, without spaces and without {SPACE}"
-            raise argument_error(ValueError, argument, repr(word), wanted)
-    return words

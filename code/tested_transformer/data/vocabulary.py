@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from jaxtyping import Int
 from torch import Tensor
 
+from ..bounds import PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
 from ..special_tokens import BOS, EOS, PAD, SPECIAL, UNK
@@ -29,22 +30,23 @@ class Vocabulary:
     ['zwanzig', 'und', '<unk>']
     """
 
+    @checked
     def __init__(self, words: Iterable[str]) -> None:
         self.words = [*SPECIAL, *words]
         self._number: dict[str, int] = {}
         for number, word in enumerate(self.words):
-            if not isinstance(word, str):
-                raise argument_error(
-                    TypeError, f"words[{number - 4}]", type(word).__name__, "a string"
-                )
-            if not word or word in self._number:
+            if not isinstance(word, str) or not word or word in self._number:
                 wanted = "a new word that is not empty"
                 raise argument_error(ValueError, f"words[{number - 4}]", repr(word), wanted)
             self._number[word] = number
 
     @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], *, least: int = 1) -> Vocabulary:
-        """The words that stand at least `least` times in the sentences, in the order of the alphabet."""
+    @checked
+    def of(cls, sentences: Iterable[Sequence[str]], *, least: PositiveInt = 1) -> Vocabulary:
+        """The words that stand at least `least` times in the sentences, in the order of the alphabet.
+
+        Raises: TypeError or ValueError that name the argument.
+        """
         counts: dict[str, int] = {}
         for sentence in sentences:
             for word in sentence:
@@ -57,20 +59,19 @@ class Vocabulary:
     def __contains__(self, word: object) -> bool:
         return word in self._number
 
+    @checked
     def encode(self, sentence: Sequence[str]) -> list[int]:
         """The number of each word; UNK for a word that is not known.
 
-        Raises: TypeError for a bare string, whose "words" would be letters.
+        Raises: TypeError for what are no words, a bare string too, whose "words" would be letters.
         """
-        if isinstance(sentence, str):
-            wanted = "a sequence of words, such as text.split()"
-            raise argument_error(TypeError, "sentence", "a str", wanted)
         return [self._number.get(word, UNK) for word in sentence]
 
+    @checked
     def decode(self, ids: Sequence[int] | Int[Tensor, " L"]) -> list[str]:
         """The words up to the first EOS, without PAD and BOS.
 
-        Raises: ValueError for a number that no word has.
+        Raises: TypeError for what are no numbers; ValueError for a number that no word has.
         """
         numbers = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         if EOS in numbers:

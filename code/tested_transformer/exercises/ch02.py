@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from .. import reference
-from ..specs.compare import Problem, compare
+from ..specs.checks import as_expected, varied
+from ..specs.compare import Problem, unchanged
 from ..specs.mistakes import Mutant, mistake, mistakes
 from ..specs.scoring.mutants import LocalFormula, squared_distances
 from ..specs.scoring.spec import (
@@ -18,7 +19,6 @@ from ..specs.scoring.spec import (
     LOCAL,
     cases_of,
     kernel_arguments,
-    slack,
 )
 from ..specs.spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 
@@ -44,10 +44,17 @@ def weights_of_features(answer, arguments):
 
 
 def plain_features(query, key, bandwidth):
-    """The baseline: (q, 1) and (k, -|k|^2/2), both divided by the bandwidth once or twice."""
+    """(q, 1), divided by the bandwidth twice, and (k, -|k|^2/2)."""
     ones, squares = torch.ones_like(query[..., :1]), key.square().sum(-1, keepdim=True)
     of_query = torch.cat([query, ones], -1) / bandwidth**2
     return of_query, torch.cat([key, -squares / 2], -1)
+
+
+def features_of_the_exponent(query, key, bandwidth):
+    """The baseline: with |q|^2, which cancels in the softmax, the dot product is the exponent itself."""
+    of_query, of_key = plain_features(query, key, bandwidth)
+    square = -query.square().sum(-1, keepdim=True) / (2 * bandwidth**2)
+    return torch.cat([of_query, square], -1), torch.cat([of_key, torch.ones_like(key[..., :1])], -1)
 
 
 @mistake(
@@ -129,8 +136,12 @@ def _alone(run: Run, case: Case) -> Problem | None:
     a = case.arguments
     query, key = a["query"][..., :1, :], a["key"].copy()
     key[..., 1:2, :] = 2 * query - key[..., :1, :]
-    got = run.value(case, query=query, key=key)
-    return compare(got[..., 0], got[..., 1], slack(run, case))
+    mirrored = varied(case, "mirrored", query=query, key=key)
+    got = run.value(mirrored)
+    alike = 2 * run.expected(mirrored)[1]
+    return unchanged(
+        got[..., 0], got[..., 1], alike, "the key is mirrored about the query", "the weight"
+    )
 
 
 FEATURES = Spec(
@@ -140,7 +151,7 @@ products, after a softmax, are the weights of Gaussian kernel regression.
 query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any m""",
     required=("query", "key", "bandwidth"),
     reference=gaussian_weights,
-    baseline=plain_features,
+    baseline=features_of_the_exponent,
     read=weights_of_features,
     cases=cases_of(
         ("one query, two points", feature_arguments((1, 1), 2)),
@@ -172,7 +183,8 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
 
 
 def _local_p_cases(rng: np.random.Generator) -> list[Case]:
-    kept = [case for case in LOCAL.cases(rng) if case.arguments["gaussian"]]
+    """Those with a Gaussian, whose centers lie in the sequence, as the paper's do."""
+    kept = [c for c in LOCAL.cases(rng) if c.arguments["gaussian"] and "past" not in c.label]
     return [Case(c.label, {n: a for n, a in c.arguments.items() if n != "gaussian"}, c.dtype)
             for c in kept]  # fmt: skip
 
@@ -282,33 +294,44 @@ def best_of_rank(weight, rank):
 
 
 def split_arguments(rows, columns, rank):
-    """A maker of arguments whose singular values 1, 2, 3, ... are well apart."""
+    """A maker of arguments whose singular values s, 2s, 3s, ... are well apart."""
 
     def make(rng: np.random.Generator) -> dict:
         left, _ = np.linalg.qr(rng.normal(size=(rows, rows)))
         right, _ = np.linalg.qr(rng.normal(size=(columns, columns)))
         middle = np.zeros((rows, columns))
-        np.fill_diagonal(middle, 1.0 + np.arange(min(rows, columns)))
+        np.fill_diagonal(middle, rng.uniform(0.5, 2) * (1.0 + np.arange(min(rows, columns))))
         return {"weight": left @ middle @ right, "rank": rank}
 
     return make
 
 
 def _whole(run: Run, case: Case) -> Problem | None:
-    whole = min(case.arguments["weight"].shape)
-    got = run.value(case, rank=whole)
-    return compare(case.arguments["weight"], got, 64 * slack(run, case))
+    return as_expected(run, varied(case, "full rank", rank=min(case.arguments["weight"].shape)))
 
 
 def _best(run: Run, case: Case) -> Problem | None:
     """The squared error of the best is the sum of the squares of the values left out."""
-    a = case.arguments
-    error = ((run.value(case) - a["weight"]) ** 2).sum()
-    count = min(a["weight"].shape)
-    least = float(sum((n + 1) ** 2 for n in range(count - a["rank"])))
-    if error <= least + 1e-3:
+    weight, tolerance = case.arguments["weight"], run.expected(case)[1]
+    error = np.linalg.norm(run.value(case) - weight)
+    least = np.linalg.norm(np.linalg.svd(weight, compute_uv=False)[case.arguments["rank"] :])
+    if error <= least + tolerance * weight.size**0.5:
         return None
-    return Problem(f"squared error {least:.4g}, the least at this rank", f"{error:.4g}")
+    return Problem(f"squared error {least**2:.4g}, the least at this rank", f"{error**2:.4g}")
+
+
+def _by_eigenvectors(case: Case) -> float:
+    """Singular vectors are also the eigenvectors of W W^T: its product and its decomposition are each
+    right up to n eps |W|_F^2, and the vectors turn by twice that over the distance of the eigenvalues."""
+    weight, rank = case.arguments["weight"], case.arguments["rank"]
+    values = np.append(np.linalg.svd(weight, compute_uv=False), 0.0)
+    gap = values[rank - 1] ** 2 - values[rank] ** 2
+    return (
+        4
+        * max(weight.shape)
+        * torch.finfo(case.dtype).eps
+        * float((values**2).sum() * values[0] / gap)
+    )
 
 
 SPLIT = Spec(
@@ -319,6 +342,8 @@ weight (dq, dk) -> (rank, dq), (rank, dk)""",
     required=("weight", "rank"),
     reference=best_of_rank,
     baseline=plain_split,
+    slack=_by_eigenvectors,
+    differentiable=False,  # the factors of a given weight: nobody learns through them
     read=product_of,
     cases=cases_of(
         ("rank 1", split_arguments(3, 3, 1)),

@@ -226,6 +226,13 @@ def _first_columns(back: Tensor, number: int) -> Tensor:
     return hidden
 
 
+def _but_for(back: Tensor, query: int, key: int) -> Tensor:
+    """Hidden: the future, but for one key from one query."""
+    hidden = back < 0
+    hidden[query : query + 1, key : key + 1] = False
+    return hidden
+
+
 ON_TRIAL = (
     OnTrial("a causal attention", False, lambda back: back < 0),
     OnTrial("no mask", True, lambda back: back > 99),
@@ -235,6 +242,11 @@ ON_TRIAL = (
     OnTrial("one step into the future", True, lambda back: back < -1),
     OnTrial("every token sees itself only", False, lambda back: back != 0),
     OnTrial("a table of 6 keys", True, lambda back: _first_columns(back, 6)),
+    OnTrial("token 2 sees token 3, else causal", True, lambda back: _but_for(back, 2, 3)),
+    OnTrial(
+        "the first token sees the last of 8, else causal", True, lambda back: _but_for(back, 0, 7)
+    ),
+    OnTrial("token 6 sees token 7, else causal", True, lambda back: _but_for(back, 6, 7)),
     OnTrial("only the next three are hidden", True, lambda back: (back < 0) & (back >= -3)),
 )
 

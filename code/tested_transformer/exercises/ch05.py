@@ -96,10 +96,19 @@ SPLIT_HEADS = Spec(
 
 # --- The whole layer ------------------------------------------------------------------------------
 
-OTHER_OPTIONS = ("context", "causal", "num_kv_heads", "d_model")
+OTHER_OPTIONS = ("context", "causal", "num_kv_heads", *MULTI_HEAD.of_modules)
+
+
+def _has_keys(case: Case) -> bool:
+    """Does the mask leave every query something? The statement says of no other what it gets."""
+    mask = case.arguments.get("mask")
+    return mask is None or bool(mask.any(-1).all())
+
 
 WHOLE_LAYER = MULTI_HEAD.narrowed(
-    lambda case: all(case.arguments.get(name) is None for name in OTHER_OPTIONS),
+    lambda case: (
+        all(case.arguments.get(name) is None for name in OTHER_OPTIONS) and _has_keys(case)
+    ),
     name="ch05.multi_head",
     statement="multi_head(x, w_query, w_key, w_value, w_output, num_heads, mask=None): x (B, L, D), four "
     "matrices (D, D), a mask that broadcasts with (B, H, L, L), True = may attend -> (B, L, D)",

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from .. import reference
+from ..specs.checks import transposed
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.positions.mutants import SinusoidFormula
@@ -18,15 +19,14 @@ from ..specs.spec import SHAPE, Case, Check, Run, Spec
 class InFloat32(SinusoidFormula):
     """What a reader writes: angles in float32 are exact enough for near positions."""
 
-    def angles(self, places, d_model, base):
-        return places.float()[..., None] * self.frequencies(d_model, base).float()
+    least = torch.float32
 
 
 def _plain(case: Case) -> bool:
     """Are these near positions in the paper's layout?"""
-    return (
-        set(case.arguments) == {"positions", "d_model"} and case.arguments["positions"].max() < 1000
-    )
+    positions = case.arguments["positions"]
+    near = ((positions >= 0) & (positions < 1000)).all()
+    return set(case.arguments) == {"positions", "d_model"} and bool(near)
 
 
 TOO_FINE = ("angles in float32", "a table of 1,000 sinusoids")  # no case here can show these two
@@ -223,6 +223,8 @@ def _real_cases(rng: np.random.Generator) -> list[Case]:
         Case("padding on the left", {"real": rows(2, 4, left=True)}),
         Case("an empty row", {"real": rows(3, 0)}),
         Case("padding anywhere", {"real": rng.random((3, 7)) < 0.6}),
+        Case("long rows", {"real": rows(300, 2)}),
+        Case("one word", {"real": rows(1)}),
     ]
 
 
@@ -320,19 +322,27 @@ def left_alone(weight):
 
 def _weight_cases(rng: np.random.Generator) -> list[Case]:
     shapes = [(4, 2), (2, 3), (6, 5), (7, 4), (12, 12)]
-    return [
+    drawn = [
         Case(f"D = {shape[0]}", {"weight": rng.normal(size=shape)}, torch.float64)
         for shape in shapes
+    ]
+    lying = transposed({"weight": rng.normal(size=(6, 5))})
+    return [
+        *drawn,
+        Case("one column", {"weight": rng.normal(size=(6, 1))}),
+        Case("float32", {"weight": rng.normal(size=(7, 4))}, torch.float32),
+        Case("a transposed weight", lying),
     ]
 
 
 def _same_products(run: Run, case: Case) -> Problem | None:
-    weight, positions = case.arguments["weight"], np.arange(9)
+    weight, positions = case.arrays()["weight"].astype(float), np.arange(9)
     interleaved, halves = (
         reference.sinusoidal_positions(positions, len(weight), layout=layout).astype(float)
         for layout in ("interleaved", "halves")
     )
-    return compare(interleaved @ weight, halves @ run.value(case), 1e-9, "PE @ weight")
+    slack = len(weight) * run.expected(case)[1] + case.rounding(len(weight)) * np.abs(weight).max()
+    return compare(interleaved @ weight, halves @ run.value(case), slack, "PE @ weight")
 
 
 TO_HALVES = Spec(
@@ -341,6 +351,7 @@ TO_HALVES = Spec(
     "interleaved sinusoids, the weight that gives the same numbers with a table in halves",
     required=("weight",),
     reference=_to_halves,
+    baseline=lambda weight: torch.cat((weight[0::2], weight[1::2])),
     cases=_weight_cases,
     checks=(
         Check(

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import check_count
+from ..bounds import PositiveInt, Seed
 from ..functional.scaling import perplexity, scaled_scores
+from ..shapes import checked
 
 __all__ = ["ScoreStatistics", "score_statistics"]
 
@@ -25,13 +26,14 @@ class ScoreStatistics:
     query_gradient: Float[Tensor, " N"]  # its norm
 
 
+@checked
 def score_statistics(
-    d_head: int,
+    d_head: PositiveInt,
     *,
     scale: float | None = None,
-    num_keys: int = 10,
-    num_queries: int = 2000,
-    seed: int = 0,
+    num_keys: PositiveInt = 10,
+    num_queries: PositiveInt = 2000,
+    seed: Seed = 0,
 ) -> ScoreStatistics:
     """Draw standard normal queries and keys, attend, and send a squared error back.
 
@@ -42,8 +44,6 @@ def score_statistics(
     Raises: TypeError and ValueError for counts below 1 and a scale that is not finite.
     Source: the experiment of chapter 3.
     """
-    for name, count in (("d_head", d_head), ("num_keys", num_keys), ("num_queries", num_queries)):
-        check_count(name, count)
     rng = torch.Generator().manual_seed(seed)
     query = torch.randn(num_queries, 1, d_head, generator=rng, requires_grad=True)  # N 1 d
     key = torch.randn(num_queries, num_keys, d_head, generator=rng)  # N S d

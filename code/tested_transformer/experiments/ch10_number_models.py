@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from ..bounds import AtLeast, AtMost, Seed
 from ..data import Pair, Split, Vocabulary, number_pair, single_numbers
-from ..errors import argument_error, check_count
 from ..models.transformer import Transformer, TransformerConfig
+from ..shapes import checked
 from ..training.checkpoint import load_trained
 from ..training.trainer import Recipe, Trainer
 
@@ -31,6 +32,7 @@ SIZES = {
     "dropout": 0.0,
 }  # fmt: skip
 FIRST_SIZES = {"d_model": 64, "num_heads": 1, "num_encoder_layers": 2, "num_decoder_layers": 1}
+Unseen = Annotated[int, AtLeast(0), AtMost(979)]  # 1 to 20 are always shown
 NEVER_SHOWN = (24, 42)  # the book's own number and its mirror image
 
 
@@ -61,6 +63,7 @@ def _numbers_with_zeros(count: int) -> list[Pair]:
     return [number_pair([number]) for number in numbers]
 
 
+@checked
 def number_trainer(
     recipe: Recipe | None = None,
     *,
@@ -98,15 +101,13 @@ def load_number_model() -> tuple[Transformer, Vocabulary, Vocabulary]:
     return load_trained(SHIPPED)
 
 
-def first_numbers(*, unseen: int = 300, seed: int = 0) -> Split:
+@checked
+def first_numbers(*, unseen: Unseen = 300, seed: Seed = 0) -> Split:
     """The numbers from 1 to 999: so many above 20 are never shown in training, all others are.
 
     Raises: TypeError or ValueError for a number of unseen ones that cannot be.
     Source: the page "The first ten minutes".
     """
-    check_count("unseen", unseen, least=0)
-    if unseen > 979:
-        raise argument_error(ValueError, "unseen", unseen, "at most 979: 1 to 20 are always shown")
     hidden = set(random.Random(seed).sample(range(21, 1000), unseen))
     pairs = {number: number_pair([number]) for number in range(1, 1000)}
     return Split(

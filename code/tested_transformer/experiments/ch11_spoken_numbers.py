@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import load_model
 from torch import Tensor
 
+from ..bounds import AtLeast, AtMost, PositiveInt
 from ..data import BOS, EOS, Vocabulary, pad
 from ..data.number_words import ENGLISH_TENS, ENGLISH_UNITS, LARGEST, english_words
-from ..errors import argument_error, check_count
+from ..errors import argument_error
 from ..models.language_model import LanguageModel, LanguageModelConfig
+from ..shapes import checked
 
 SHIPPED = Path(__file__).parents[1] / "data" / "trained" / "spoken_numbers" / "model.safetensors"
 END = "<eos>"
@@ -33,7 +36,8 @@ def spoken_vocabulary() -> Vocabulary:
     return Vocabulary([*filter(None, ENGLISH_UNITS + ENGLISH_TENS), "hundred", "and", "thousand"])
 
 
-def chance(first: int, last: int) -> float:
+@checked
+def chance(first: PositiveInt, last: Annotated[int, AtLeast("first"), AtMost(LARGEST)]) -> float:
     """The probability that a number lies between first and last, both included.
 
     Raises: TypeError or ValueError that name the argument.
@@ -42,20 +46,16 @@ def chance(first: int, last: int) -> float:
     >>> round(chance(1, 1), 4), round(chance(10, 99), 4)
     (0.0502, 0.1667)
     """
-    check_count("first", first)
-    check_count("last", last, least=first)
-    if last > LARGEST:
-        raise argument_error(ValueError, "last", last, f"at most {LARGEST:,}")
     return math.log10((last + 1) / first) / 6
 
 
-def sample_numbers(count: int, generator: torch.Generator) -> list[int]:
+@checked
+def sample_numbers(count: PositiveInt, generator: torch.Generator) -> list[int]:
     """Numbers as the language says them: 10^u, u uniform between 0 and 6, rounded down.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Benford 1938.
     """
-    check_count("count", count)
     exponents = torch.rand(count, generator=generator, dtype=torch.float64)
     return (10 ** (6 * exponents)).long().clamp(1, LARGEST).tolist()
 

@@ -12,7 +12,7 @@ from ..bounds import AtLeast, PositiveInt, Probability
 from ..errors import BackendError
 from ..shapes import checked
 from .backends import BACKENDS, flash
-from .inputs import AttentionInputs
+from .inputs import AttentionInputs, no_autocast
 from .masks import Mask
 
 Bias = Float[Tensor, "#L #S"] | Float[Tensor, "*#batch #L #S"]
@@ -61,14 +61,16 @@ def attention(
 
     alibi_slopes adds -slope x |i + S - L - j|, a slope for each query head. scale defaults to
     1 / sqrt(d). dropout_p acts on the weights whenever it is above 0; the weights that are returned
-    are those after dropout. Query, key and value share a dtype, which the output has too; the
-    softmax runs in at least float32. NaN and inf in allowed places propagate; hidden places must
-    hold finite numbers (0 x NaN is NaN).
+    are those after dropout. Query, key and value share a dtype, which the output has too, under
+    torch.autocast as well; the softmax runs in at least float32. NaN and inf in allowed places
+    propagate; hidden places must hold finite numbers (0 x NaN is NaN).
 
     backend: "auto" takes the fastest that serves the call, "plain" is the formula written out,
     "tiled" is FlashAttention in plain PyTorch (no memory of size L x S), "fused" is PyTorch's kernel,
     "flash" is the book's own, in Triton, for CUDA. On CUDA "auto" takes it for float16 and bfloat16
-    with head sizes to 128, unless a mask, bias, ALiBi, lengths or dropout is in the call.
+    with head sizes to 128, unless a mask, bias, ALiBi, lengths or dropout is in the call. Only "plain"
+    can be differentiated twice; "auto" takes it where forward mode or torch.func asks for that, but
+    for backward(create_graph=True) it must be named.
 
     Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape, size, probability or
         unknown backend, BackendError (a ValueError) if the backend named can not serve the call.
@@ -80,8 +82,18 @@ def attention(
         mask=mask, bias=bias, causal=causal, window=window, key_lengths=key_lengths,
         alibi_slopes=alibi_slopes, dropout_p=dropout_p, return_weights=return_weights,
     )  # fmt: skip
-    output, weights = pick(backend, inputs).run(inputs)
+    output, weights = answer(backend, inputs)
     return (output, weights) if return_weights else output
+
+
+def answer(backend: str, inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+    """Output and weights (None unless asked for), with autocast off: the output has the query's dtype.
+
+    Raises: BackendError if the backend named cannot serve the call.
+    """
+    chosen = pick(backend, inputs)
+    with no_autocast(inputs.query.device.type):
+        return chosen.run(inputs)
 
 
 def pick(name: str, inputs: AttentionInputs) -> ModuleType:
@@ -90,8 +102,10 @@ def pick(name: str, inputs: AttentionInputs) -> ModuleType:
     Raises: BackendError if the backend named cannot serve the call.
     """
     if name == "auto":
-        order = ("flash", "fused", "plain") if flash.is_tuned_for(inputs) else ("fused", "plain")
-        return next(BACKENDS[one] for one in order if not BACKENDS[one].unsupported_reason(inputs))
+        for one in ("flash", "fused") if flash.is_tuned_for(inputs) else ("fused",):
+            if not BACKENDS[one].unsupported_reason(inputs):
+                return BACKENDS[one]
+        return BACKENDS["plain"]  # which serves every call
     reason = BACKENDS[name].unsupported_reason(inputs)
     if reason:
         raise BackendError(f'backend "{name}": {reason}')

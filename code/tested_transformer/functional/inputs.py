@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from ..errors import argument_error, shape_of
-from .masks import causal_mask, combine_masks, offsets, window_mask
+from ..errors import BackendError, argument_error, shape_of
+from .masks import causal_mask, offsets, window_mask
+
+NOTHING = nullcontext()
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionInputs:
     """The arguments of attention(), with the scale filled in.
 
@@ -64,10 +69,20 @@ class AttentionInputs:
             return 1
         return self.query.shape[1] // self.key.shape[1]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What scores and softmax are computed in: at least float32."""
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    def wide(self) -> AttentionInputs:
+        """The same call with query, key and value in that dtype."""
+        tensors = {name: getattr(self, name).to(self.dtype) for name in ("query", "key", "value")}
+        return replace(self, **tensors)
+
     def allowed(self) -> Tensor | None:
         """Everything that hides a key, in one boolean mask; None if nothing does."""
         length, keys = self.scores_shape[-2:]
-        parts = [self.mask]
+        parts = [] if self.mask is None else [self.mask]
         if self.causal:
             parts.append(causal_mask(length, keys, device=self.query.device))
         if self.window is not None:
@@ -78,16 +93,49 @@ class AttentionInputs:
             parts.append(kept.view(kept.shape[0], *ones, keys))
         if self.bias is not None:
             parts.append(self.bias != float("-inf"))
-        return combine_masks(*parts)
+        return reduce(torch.logical_and, parts) if parts else None
 
     def total_bias(self) -> Tensor | None:
         """What is added to the scores: the bias and ALiBi's distance penalty, or None."""
         if self.alibi_slopes is None:
             return self.bias
         distance = offsets(*self.scores_shape[-2:], device=self.query.device).abs()
-        slopes = self.alibi_slopes.to(torch.promote_types(self.query.dtype, torch.float32))
-        penalty = -slopes[:, None, None] * distance
+        penalty = -self.alibi_slopes.to(self.dtype)[:, None, None] * distance
         return penalty if self.bias is None else self.bias + penalty
+
+
+def no_autocast(device: str) -> AbstractContextManager:
+    """A context without autocast, where there is any."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return NOTHING
+
+
+def transforms() -> list[str]:
+    """What torch.func does around this call, from the outside in: "vmap", "grad" (reverse), "jvp".
+
+    "jvp" stands last for torch.autograd's own forward mode too.
+    """
+    if torch.compiler.is_compiling():
+        return []
+    stack = torch._C._functorch.get_interpreter_stack()
+    modes = [level.key().name.lower() for level in stack] if stack else []
+    return [*modes, "jvp"] if forward_ad._current_level >= 0 and "jvp" not in modes else modes
+
+
+def once_differentiable(backend: str, output: Tensor) -> Tensor:
+    """The output of a kernel without a second derivative: asking for one raises BackendError."""
+
+    def first_only(_: object) -> None:
+        if torch.is_grad_enabled():
+            raise BackendError(
+                f'backend "{backend}": its gradient can not be differentiated again '
+                '(create_graph=True); backend="plain" can'
+            )
+
+    if output.requires_grad and not torch.compiler.is_compiling() and not transforms():
+        output.grad_fn.register_prehook(first_only)
+    return output
 
 
 def masked_bias(bias: Tensor, allowed: Tensor | None) -> Tensor:

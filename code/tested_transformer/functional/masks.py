@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bounds import AtLeast, AtMost, NonNegativeInt, PositiveInt
+from ..bounds import AtLeast, AtMost, Device, NonNegativeInt, PositiveInt
 from ..shapes import checked
 
 Mask = Bool[Tensor, "#L #S"] | Bool[Tensor, "*#batch #L #S"]
@@ -35,7 +35,7 @@ __all__ = [
 def offsets(
     num_queries: NonNegativeInt,
     num_keys: NonNegativeInt,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> Int[Tensor, "L S"]:
     """How many steps each key lies before each query, when the last query meets the last key.
 
@@ -51,7 +51,7 @@ def causal_mask(
     num_queries: NonNegativeInt,
     num_keys: NonNegativeInt | None = None,
     *,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> Bool[Tensor, "L S"]:
     """Let a query see its own place and the past, aligned bottom-right.
 
@@ -75,7 +75,7 @@ def window_mask(
     num_keys: NonNegativeInt | None = None,
     *,
     window: PositiveInt,
-    device: torch.device | str | None = None,
+    device: Device | None = None,
 ) -> Bool[Tensor, "L S"]:
     """Let a query see keys fewer than `window` steps away, on both sides.
 
@@ -89,6 +89,7 @@ def window_mask(
     [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     """
     num_keys = num_queries if num_keys is None else num_keys
+    window = torch.sym_min(window, num_queries + num_keys)  # a larger one may not fit into int64
     return offsets(num_queries, num_keys, device).abs() < window
 
 

@@ -45,7 +45,8 @@ class Partial(NamedTuple):
     accumulator: Float[Tensor, "*batch L dv"]
 
 
-def empty_state(rows: Float[Tensor, "*batch L x"], width: int) -> Partial:
+@checked
+def empty_state(rows: Float[Tensor, "*batch L x"], width: NonNegativeInt) -> Partial:
     """What is kept of no keys: merging it changes nothing.
 
     Shapes: rows (*batch, L, x), of which only the shape and the dtype count; width: dv.
@@ -54,6 +55,7 @@ def empty_state(rows: Float[Tensor, "*batch L x"], width: int) -> Partial:
     return Partial(zeros - math.inf, zeros, rows.new_zeros(*rows.shape[:-1], width))
 
 
+@checked(nonempty="S")
 def partial_softmax(
     scores: Float[Tensor, "*batch L S"], value: Float[Tensor, "*batch S dv"]
 ) -> Partial:
@@ -70,6 +72,7 @@ def partial_softmax(
     return Partial(maximum, weights.sum(-1), weights @ value)
 
 
+@checked
 def merge(first: Partial, second: Partial) -> Partial:
     """What is kept of two sets of keys together, in whichever order.
 
@@ -101,6 +104,7 @@ def finite(maximum: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     return maximum.masked_fill(maximum == -math.inf, 0.0)
 
 
+@checked
 def normalize(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
     """The output, divided at last, and the log-sum-exp; an empty row: 0 and +inf.
 

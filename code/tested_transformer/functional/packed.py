@@ -11,7 +11,7 @@ from torch import Tensor
 from ..bounds import NonNegativeInt, PositiveInt, Probability
 from ..errors import BackendError, argument_error
 from ..shapes import checked
-from .attention import Backend, pick
+from .attention import Backend, answer
 from .backends import flash
 from .inputs import AttentionInputs
 
@@ -74,7 +74,7 @@ def _by_document(
         inputs.value.split(key_lengths, 2), strict=True,
     ):  # fmt: skip
         document = replace(inputs, query=query, key=key, value=value)
-        parts.append(pick(backend, document).run(document)[0])  # 1 H T d
+        parts.append(answer(backend, document)[0])  # 1 H T d
     return torch.cat(parts, dim=2)[0].transpose(0, 1)
 
 

@@ -22,6 +22,8 @@ __all__ = [
     "softmax_jacobian",
 ]
 
+Weights = Annotated[Float[Tensor, "*batch S"], AtLeast(0)]
+
 
 @checked
 def softmax(
@@ -66,18 +68,18 @@ def softmax_jacobian(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batc
 
 
 @checked
-def entropy(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
+def entropy(weights: Weights) -> Float[Tensor, "*batch"]:
     """The entropy of each row of weights, in nats: 0 if one key has all, log(S) if all share alike.
 
     Shapes: (*batch, S) -> (*batch); S may be 0.
-    Raises: as softmax_jacobian.
+    Raises: as softmax_jacobian; ValueError for a negative weight.
     Source: Shannon 1948.
     """
     return torch.special.entr(weights).sum(dim=-1)  # -p log p, and 0 at p = 0
 
 
 @checked
-def perplexity(weights: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
+def perplexity(weights: Weights) -> Float[Tensor, "*batch"]:
     """How many keys a row effectively sees: exp(entropy), from 1 to S.
 
     Shapes: (*batch, S) -> (*batch).

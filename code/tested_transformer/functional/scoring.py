@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveFloat, PositiveInt, Probability
 from ..shapes import checked
 from .masks import Mask, combine_masks, masked_softmax
 
@@ -192,6 +192,7 @@ def attend(
     return (output, weights.to(value.dtype)) if return_weights else output
 
 
+@checked(any_dtype="value")
 def kernel_regression(
     query: Float[Tensor, "*batch L d"],
     key: Float[Tensor, "*batch S d"],
@@ -274,7 +275,7 @@ def draw(
 @checked(any_dtype="cost baseline")
 def reinforce_loss(
     scores: Float[Tensor, "*batch L S"],
-    choice: Int[Tensor, "*batch L"],
+    choice: Annotated[Int[Tensor, "*batch L"], AtLeast(-1), Below("S")],
     cost: Float[Tensor, "*batch L"],
     *,
     baseline: float | Float[Tensor, "*batch L"] = 0.0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
+from ..bounds import AtLeast, AtMost, PositiveInt, TokenID
 from ..errors import argument_error
 from ..shapes import checked
 from ..special_tokens import EOS, PAD, pad
@@ -61,9 +62,9 @@ def beam_search(
     *,
     num_beams: PositiveInt,
     max_new: PositiveInt,
-    length_penalty: float = 1.0,
-    eos: int = EOS,
-    padding: int = PAD,
+    length_penalty: Annotated[float, AtLeast(-100), AtMost(100)] = 1.0,
+    eos: TokenID = EOS,
+    padding: TokenID = PAD,
 ) -> Generated:
     """Keep the num_beams most probable prefixes at each length; return the best that ended.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..bounds import AtLeast, Below, Where
 from ..layers.cache import DecoderCache
 from ..models.language_model import LanguageModel
+from ..shapes import checked
 
 __all__ = ["CausalState", "DecodingState", "Seq2SeqState"]
 
@@ -25,6 +27,10 @@ class DecodingState(Protocol):
         """Keep these sequences, in this order; one may come twice."""
 
 
+SEQ2SEQ = "a model with encode, padding, decode and new_cache"
+Seq2SeqModel = Annotated[nn.Module, Where(SEQ2SEQ, lambda m: hasattr(m, "decode"), TypeError)]
+
+
 class Seq2SeqState:
     """The decoding state of an encoder-decoder model: the source is read once, the target grows.
 
@@ -38,7 +44,10 @@ class Seq2SeqState:
     Source: chapters 5 and 11.
     """
 
-    def __init__(self, model: nn.Module, source: Int[Tensor, "B S"], *, cache: bool = True) -> None:
+    @checked
+    def __init__(
+        self, model: Seq2SeqModel, source: Int[Tensor, "B S"], *, cache: bool = True
+    ) -> None:
         self.model = model
         with torch.no_grad():
             self.memory = model.encode(source)  # B S D
@@ -46,7 +55,13 @@ class Seq2SeqState:
         self.cache = model.new_cache() if cache else None
         self.prefix_ids: Tensor | None = None
 
+    @property
+    def batch(self) -> int:
+        """How many sequences there are."""
+        return len(self.memory)
+
     @torch.no_grad()
+    @checked(like="self.memory")
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens of the target; return the logits of the token after the last."""
         if self.cache is None:
@@ -56,7 +71,8 @@ class Seq2SeqState:
         )  # B L V
         return logits[:, -1]
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+    @checked(like="self.memory")
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences, in this order."""
         self.memory = self.memory[rows]
         self.visible = None if self.visible is None else self.visible[rows]
@@ -74,19 +90,29 @@ class CausalState:
     Source: chapter 11.
     """
 
+    @checked
     def __init__(self, model: LanguageModel, *, cache: bool = True) -> None:
         self.model = model
         self.cache: DecoderCache | None = model.new_cache() if cache else None
         self.prefix_ids: Tensor | None = None
 
+    @property
+    def batch(self) -> int | None:
+        """How many sequences there are; None before the first call."""
+        if self.cache is not None:
+            return self.cache.batch
+        return None if self.prefix_ids is None else len(self.prefix_ids)
+
     @torch.no_grad()
+    @checked
     def feed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B V"]:
         """Take the next tokens; return the logits of the token after the last."""
         if self.cache is None:
             tokens = self.prefix_ids = _append(self.prefix_ids, tokens)
         return self.model(tokens, cache=self.cache)[:, -1]
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+    @checked(like="self.prefix_ids")
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences, in this order."""
         if self.cache is not None:
             self.cache.reorder(rows)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
+from ..bounds import PositiveInt, TokenID, Where
 from ..shapes import checked
 from ..special_tokens import EOS, PAD
 from .decoding_state import DecodingState
 from .sampling import GREEDY, Sampling
 
 __all__ = ["Generated", "generate"]
+
+
+Decodes = Annotated[
+    Any, Where("what has `decode`", lambda words: hasattr(words, "decode"), TypeError)
+]
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class Generated:
     tokens: Int[Tensor, "B N"]
     scores: Float[Tensor, " B"]
 
-    def decode(self, vocabulary: Any) -> list[list[str]]:
+    @checked
+    def decode(self, vocabulary: Decodes) -> list[list[str]]:
         """Each sequence in words, by anything that has `decode`, such as a Vocabulary."""
         return [vocabulary.decode(row) for row in self.tokens]
 
@@ -41,8 +47,8 @@ def generate(
     *,
     max_new: PositiveInt,
     sampling: Sampling = GREEDY,
-    eos: int | None = EOS,
-    padding: int = PAD,
+    eos: TokenID | None = EOS,
+    padding: TokenID = PAD,
 ) -> Generated:
     """Generate token after token until EOS, each sequence for itself, at most max_new tokens.
 

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import Above, AtLeast, AtMost, PositiveFloat, PositiveInt
+from ..bounds import Above, AtLeast, AtMost, Below, PositiveFloat, PositiveInt
 from ..shapes import check_fields, checked
 
+TokenIDs = Annotated[Int[Tensor, "B L"], AtLeast(0), Below("V")]
 Share = Annotated[float, Above(0), AtMost(1)]
 
 __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
@@ -19,7 +20,9 @@ __all__ = ["Sampling", "repetition_penalty", "top_k_filter", "top_p_filter"]
 
 @checked
 def repetition_penalty(
-    logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"], penalty: PositiveFloat
+    logits: Float[Tensor, "B V"],
+    prefix_ids: TokenIDs,
+    penalty: PositiveFloat,
 ) -> Float[Tensor, "B V"]:
     """Make tokens of the prefix less probable: divide a positive logit, multiply a negative one.
 
@@ -54,7 +57,7 @@ def top_k_filter(logits: Float[Tensor, "B V"], k: PositiveInt) -> Float[Tensor, 
 def top_p_filter(logits: Float[Tensor, "B V"], p: Share) -> Float[Tensor, "B V"]:
     """Filter out all but the smallest set of most probable tokens with probability p together.
 
-    The most probable token always stays.
+    The most probable token always stays, and with p = 1 every token.
 
     Shapes: (B, V) -> (B, V), filtered out is -inf.
     Raises: TypeError or ValueError that name the argument.
@@ -63,10 +66,10 @@ def top_p_filter(logits: Float[Tensor, "B V"], p: Share) -> Float[Tensor, "B V"]
     >>> (top_p_filter(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.6) > -9).int().tolist()
     [[1, 1, 0]]
     """
-    if p == 1:  # a sum of many probabilities rounds to 1 before the last
+    if p == 1:  # the sum itself can come out as more than 1
         return logits
     ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
-    probability = ordered.softmax(-1)
+    probability = ordered.double().softmax(-1)
     before = probability.cumsum(-1) - probability  # of all more probable tokens together
     removed = before >= p
     removed[:, 0] = False
@@ -92,9 +95,8 @@ class Sampling:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def shape(
-        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
-    ) -> Float[Tensor, "B V"]:
+    @checked
+    def shape(self, logits: Float[Tensor, "B V"], prefix_ids: TokenIDs) -> Float[Tensor, "B V"]:
         """The logits after penalty, temperature and filters."""
         if self.repetition_penalty != 1.0:
             logits = repetition_penalty(logits, prefix_ids, self.repetition_penalty)
@@ -104,9 +106,8 @@ class Sampling:
             logits = top_k_filter(logits, self.top_k)
         return logits if self.top_p is None else top_p_filter(logits, self.top_p)
 
-    def choose(
-        self, logits: Float[Tensor, "B V"], prefix_ids: Int[Tensor, "B L"]
-    ) -> Int[Tensor, " B"]:
+    @checked
+    def choose(self, logits: Float[Tensor, "B V"], prefix_ids: TokenIDs) -> Int[Tensor, " B"]:
         """One token for each sequence."""
         shaped = self.shape(logits, prefix_ids)
         if self.temperature == 0:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import argument_error
+from ..bounds import Seed
+from ..shapes import checked
 from ..specs.mistakes import Mutant
 from .tasks import Hunt
 
@@ -79,15 +80,14 @@ def _same_kind(error: Exception) -> type[Exception]:
     return next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
 
 
-def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: int = 0) -> HuntVerdict:
+@checked
+def judge_hunt(hunt: Hunt, test: Callable[[Any], Any], *, seed: Seed = 0) -> HuntVerdict:
     """Serve every implementation once to the test, in an order that the seed draws.
 
     What the test raises is its verdict on the implementation: nothing of it is raised here.
 
-    Raises: TypeError if the test cannot be called.
+    Raises: TypeError or ValueError that name the argument, as for a test that cannot be called.
     """
-    if not callable(test):
-        raise argument_error(TypeError, "test", type(test).__name__, "a function")
     served: list[tuple[Any, Callable[..., Any]]] = [
         *hunt.right.items(),
         *((mutant, mutant.candidate) for mutant in hunt.mutants),

@@ -1,13 +1,14 @@
 """What every family of models is built from: the embedding, the two kinds of layers, the first weights."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import PositiveInt
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveInt
+from ..errors import argument_error, shape_of
 from ..positions.learned import LearnedPositions
 from ..positions.protocol import PositionScheme
 from ..positions.sinusoidal import SinusoidalPositions
@@ -48,14 +49,21 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         width = config.d_model
+        if table is not None and table.weight.shape != (vocab, width):
+            wanted = f"a weight of shape {(vocab, width)}"
+            raise argument_error(ValueError, "table", f"shape {shape_of(table.weight)}", wanted)
         self.table = nn.Embedding(vocab, width, config.pad_id) if table is None else table
         self.positions = make_positions(config)
         self.norm = norm
         self.dropout = nn.Dropout(config.dropout)
         self.scale = width**0.5 if config.scale_embedding else 1.0
 
+    @checked(like="self.table.weight")
     def forward(
-        self, ids: Int[Tensor, "B L"], position_ids: Int[Tensor, "#B L"], num_positions: int
+        self,
+        ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.table.num_embeddings")],
+        position_ids: Annotated[Int[Tensor, "#B L"], AtLeast(0), Below("num_positions")],
+        num_positions: NonNegativeInt,
     ) -> Float[Tensor, "B L D"]:
         """Look the tokens up; position_ids are all below num_positions."""
         x = self.table(ids) * self.scale  # B L D
@@ -115,13 +123,18 @@ class DecoderLayer(nn.Module):
         self.feed_forward = make_feed_forward(config)
         self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(3))
 
+    @checked(
+        like="self.cross_attention.key.weight",
+        H="self.attention.num_heads",
+        D_memory="self.cross_attention.key.in_features",
+    )
     def forward(
         self,
         x: Float[Tensor, "B L D"],
         memory: Float[Tensor, "B S D_memory"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
-        memory_mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
+        memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         causal: bool = True,
         cache: LayerCache | None = None,
         return_weights: bool = False,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..bounds import AtLeast, AtMost, Below, NonNegativeInt, PositiveInt
-from ..errors import argument_error, shape_of
+from ..errors import argument_error
 from ..shapes import checked
 
 __all__ = ["AttentionCache", "DecoderCache", "KeyValueCache", "WindowCache"]
@@ -50,6 +50,14 @@ class AttentionCache(Protocol):
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` tokens."""
+
+
+STORED = {
+    "B": "self._keys.shape.0",
+    "G": "self._keys.shape.1",
+    "d": "self._keys.shape.3",
+    "dv": "self._values.shape.3",
+}
 
 
 class KeyValueCache:
@@ -94,7 +102,7 @@ class KeyValueCache:
         """Bytes set aside, used or not."""
         return 0 if self._keys is None else self._keys.nbytes + self._values.nbytes
 
-    @checked
+    @checked(like="self._keys", **STORED)
     def append(
         self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
     ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
@@ -114,11 +122,12 @@ class KeyValueCache:
         self.length = needed
         return self.keys, self.values
 
-    def num_keys(self, new: int) -> int:
+    @checked
+    def num_keys(self, new: NonNegativeInt) -> int:
         """How many keys `append` will return for a chunk of `new` tokens."""
         return self.length + new
 
-    @checked
+    @checked(like="self._keys")
     def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
         """Keep these sequences of the batch, in this order; one may be named twice (beam search).
 
@@ -156,20 +165,14 @@ class KeyValueCache:
             setattr(self, name, new)
 
     def _check(self, key: Tensor, value: Tensor) -> None:
-        """Raise unless the chunk fits what is there, and no gradient would be lost."""
+        """Raise if the cache is fixed and full, or a gradient would be lost."""
         if self.fixed and self.length:
-            raise argument_error(
-                ValueError, "key", f"{key.shape[2]} more", "none: the cache is fixed"
-            )
-        for name, new, old in (("key", key, self._keys), ("value", value, self._values)):
-            if new.requires_grad and torch.is_grad_enabled():
-                wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-                raise argument_error(ValueError, name, "a tensor that requires one", wanted)
-            if old is not None and new.dtype != old.dtype:
-                raise argument_error(TypeError, name, new.dtype, f"the cache's dtype {old.dtype}")
-            if old is not None and new.shape[:2] + new.shape[3:] != old.shape[:2] + old.shape[3:]:
-                wanted = "({}, {}, any, {})".format(*old.shape[:2], old.shape[3])
-                raise argument_error(ValueError, name, f"shape {shape_of(new)}", wanted)
+            wanted = "none: the cache is fixed"
+            raise argument_error(ValueError, "key", f"{key.shape[2]} more", wanted)
+        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+            name = "key" if key.requires_grad else "value"
+            wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
+            raise argument_error(ValueError, name, "a tensor that requires one", wanted)
 
 
 class WindowCache(KeyValueCache):
@@ -198,7 +201,7 @@ class WindowCache(KeyValueCache):
         self._filled()
         return self._values
 
-    @checked
+    @checked(like="self._keys", **STORED)
     def append(
         self, key: Float[Tensor, "B G L d"], value: Float[Tensor, "B G L dv"]
     ) -> tuple[Float[Tensor, "B G S d"], Float[Tensor, "B G S dv"]]:
@@ -215,7 +218,8 @@ class WindowCache(KeyValueCache):
         self._values = value[:, :, -self.window :].clone()
         return key, value
 
-    def num_keys(self, new: int) -> int:
+    @checked
+    def num_keys(self, new: NonNegativeInt) -> int:
         """How many keys `append` will return for a chunk of `new` tokens."""
         return new if self._keys is None else self._keys.shape[2] + new
 
@@ -283,16 +287,23 @@ class DecoderCache:
         """Bytes set aside in all layers."""
         return sum(cache.nbytes for layer in self.layers for cache in layer.filled)
 
+    @property
+    def batch(self) -> int | None:
+        """How many sequences there are; None before the first call."""
+        return None if self.real is None else self.real.shape[0]
+
+    @checked(B="self.real.shape.0", like="self.real")
     def extend(self, real: Bool[Tensor, "B L"]) -> Bool[Tensor, "B S"]:
         """Remember which tokens of a new chunk are real; return those of all tokens so far."""
-        if self.real is not None and self.real.shape[0] != real.shape[0]:
-            wanted = f"{self.real.shape[0]} rows, as the chunks before"
-            raise argument_error(ValueError, "target", f"{real.shape[0]} rows", wanted)
         self.real = real if self.real is None else torch.cat([self.real, real], dim=1)
         return self.real
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
-        """Keep these sequences of the batch, in this order, in every layer."""
+    @checked(like="self.real")
+    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
+        """Keep these sequences of the batch, in this order, in every layer.
+
+        Raises: TypeError or ValueError for rows that are no such numbers.
+        """
         if self.real is None:
             raise RuntimeError("the cache is empty: decode something first")
         for layer in self.layers:
@@ -300,8 +311,12 @@ class DecoderCache:
                 cache.reorder(rows)
         self.real = self.real[rows]
 
-    def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens, in every layer."""
+    @checked
+    def truncate(self, length: Annotated[int, AtLeast(0), AtMost("self.length")]) -> None:
+        """Forget everything after the first `length` tokens, in every layer.
+
+        Raises: TypeError or ValueError for a length that is not in 0 to the present one.
+        """
         for layer in self.layers:
             layer.own.truncate(length)
-        self.real = self.real[:, :length]
+        self.real = None if self.real is None else self.real[:, :length]

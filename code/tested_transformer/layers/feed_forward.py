@@ -113,7 +113,8 @@ class FeedForward(nn.Module):
         self.d_model, self.d_ff, self.activation = d_model, d_ff, activation
 
     @staticmethod
-    def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
+    @checked
+    def linear_map(d_in: PositiveInt, d_out: PositiveInt, bias: bool) -> nn.Module:
         """A linear layer from d_in features per token to d_out."""
         return nn.Linear(d_in, d_out, bias=bias)
 
@@ -122,7 +123,8 @@ class FeedForward(nn.Module):
         """Transform each token alone."""
         return self.transform(x)
 
-    def transform(self, x: Tensor) -> Tensor:
+    @checked(like="self.up_proj.weight")
+    def transform(self, x: Float[Tensor, "..."]) -> Tensor:
         """Up-projection, activation, down-projection, once the shape is known to fit."""
         activation = ACTIVATIONS[self.activation]
         if self.gate_proj is None:
@@ -144,11 +146,13 @@ class ConvFeedForward(FeedForward):
     """
 
     @staticmethod
-    def linear_map(d_in: int, d_out: int, bias: bool) -> nn.Module:
+    @checked
+    def linear_map(d_in: PositiveInt, d_out: PositiveInt, bias: bool) -> nn.Module:
         """A linear layer from d_in features per token to d_out."""
         return nn.Conv1d(d_in, d_out, kernel_size=1, bias=bias)
 
-    def transform(self, x: Tensor) -> Tensor:
+    @checked(like="self.up_proj.weight")
+    def transform(self, x: Float[Tensor, "..."]) -> Tensor:
         """The same, with the tokens in the last axis."""
         if not x.numel():
             return x.clone()  # nn.Conv1d rejects a sequence without tokens

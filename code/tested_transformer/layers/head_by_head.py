@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..bounds import check_known
 from ..functional.attention import attention
 from ..shapes import checked
-from .multi_head import MultiHeadAttention, check_plain
+from .multi_head import MultiHeadAttention
 
 __all__ = ["HeadByHead"]
 
@@ -29,10 +30,15 @@ class HeadByHead(nn.Module):
     @checked
     def __init__(self, joined: MultiHeadAttention) -> None:
         super().__init__()
-        check_plain("joined", joined)
+        check_known("joined", joined, {"positions": (None,), "window": (None,)})
         self.heads = nn.ModuleList(Head(joined, head) for head in range(joined.num_heads))
         self.output = _rows(joined.output, slice(None))
 
+    @checked(
+        like="self.output.weight",
+        D="self.output.out_features",
+        D_context="self.heads.0.key.in_features",
+    )
     def forward(
         self,
         x: Float[Tensor, "B L D"],

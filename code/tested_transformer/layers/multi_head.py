@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import torch
@@ -92,16 +91,22 @@ class MultiHeadAttention(nn.Module):
         self.positions, self.window = positions, window
         self.dropout, self.backend = dropout, backend
 
-    @checked(any_dtype="context bias", D="self.query.in_features", D_context="self.key.in_features")
+    @checked(
+        any_dtype="bias",
+        like="self.query.weight",
+        H="self.num_heads",
+        D="self.query.in_features",
+        D_context="self.key.in_features",
+    )
     def forward(
         self,
         x: Float[Tensor, "B L D"],
         context: Float[Tensor, "B S D_context"] | None = None,
         *,
-        mask: Bool[Tensor, "..."] | None = None,
-        bias: Float[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
+        bias: Float[Tensor, "#L #T"] | Float[Tensor, "#B #H #L #T"] | None = None,
         causal: bool = False,
-        position_ids: Int[Tensor, "*ids L"] | None = None,
+        position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"] | None = None,
         cache: AttentionCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Float[Tensor, "B H L S"]]:
@@ -162,69 +167,6 @@ class MultiHeadAttention(nn.Module):
         given = [each for each in (bias, by_distance) if each is not None]
         return {"bias": sum(given) if given else None}
 
-    @classmethod
-    @checked
-    def from_torch(cls, theirs: nn.MultiheadAttention) -> MultiHeadAttention:
-        """A copy of torch's layer, weights and all, batch first whatever theirs is.
-
-        Raises: TypeError for another class; ValueError for what this layer has no place for:
-            bias_k and bias_v, a zero key, keys and values of different widths.
-        """
-        if theirs.bias_k is not None or theirs.add_zero_attn or theirs.kdim != theirs.vdim:
-            wanted = "no add_bias_kv, no add_zero_attn, and kdim equal to vdim"
-            raise argument_error(ValueError, "theirs", "a layer with one of these", wanted)
-        ours = cls(
-            theirs.embed_dim, theirs.num_heads, d_context=theirs.kdim,
-            bias=theirs.in_proj_bias is not None, dropout=theirs.dropout,
-        )  # fmt: skip
-        ours = ours.to(theirs.out_proj.weight).train(theirs.training)
-        with torch.no_grad():
-            for mine, yours in ours.pairs_with(theirs):
-                mine.copy_(yours)
-        return ours
-
-    def to_torch(self) -> nn.MultiheadAttention:
-        """A copy as torch's layer, batch first.
-
-        Raises: ValueError with grouped heads, heads of another size than D / H, positions or a window,
-            which torch's layer does not have.
-        """
-        if self.num_kv_heads != self.num_heads:
-            wanted = f"as many as query heads, {self.num_heads}, for torch's layer"
-            raise argument_error(ValueError, "num_kv_heads", self.num_kv_heads, wanted)
-        check_plain("self", self)
-        if self.num_heads * self.d_head != self.query.in_features:
-            wanted = f"{self.query.in_features} / {self.num_heads}, for torch's layer"
-            raise argument_error(ValueError, "d_head", self.d_head, wanted)
-        width = self.key.in_features
-        theirs = nn.MultiheadAttention(
-            self.query.in_features, self.num_heads, dropout=self.dropout, batch_first=True,
-            bias=self.query.bias is not None, kdim=width, vdim=width,
-        )  # fmt: skip
-        theirs = theirs.to(self.query.weight).train(self.training)
-        with torch.no_grad():
-            for mine, yours in self.pairs_with(theirs):
-                yours.copy_(mine)
-        return theirs
-
-    def pairs_with(self, theirs: nn.MultiheadAttention) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every weight and bias beside its twin in torch's layer, as views of the parameters."""
-        mine = self.query, self.key, self.value, self.output
-        for linear, weight, bias in zip(mine, *parts_of_torch(theirs), strict=True):
-            yield linear.weight, weight
-            if bias is not None:
-                yield linear.bias, bias
-
-
-def parts_of_torch(theirs: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor | None]]:
-    """The four matrices and four biases of torch's layer, as views of its parameters."""
-    if theirs.in_proj_weight is None:  # keys and values of another width have matrices of their own
-        weights = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
-    else:
-        weights = list(theirs.in_proj_weight.chunk(3))
-    biases = [None] * 3 if theirs.in_proj_bias is None else list(theirs.in_proj_bias.chunk(3))
-    return [*weights, theirs.out_proj.weight], [*biases, theirs.out_proj.bias]
-
 
 def head_size(d_model: int, num_heads: int, d_head: int | None) -> int:
     """The features per head, D / H unless given. Raises: ValueError if H does not divide D then."""
@@ -232,11 +174,3 @@ def head_size(d_model: int, num_heads: int, d_head: int | None) -> int:
         wanted = f"a number that divides d_model = {d_model}"
         raise argument_error(ValueError, "num_heads", num_heads, wanted)
     return d_model // num_heads if d_head is None else d_head
-
-
-def check_plain(argument: str, layer: MultiHeadAttention) -> None:
-    """Raise ValueError if the layer has positions or a window."""
-    if layer.positions is not None or layer.window is not None:
-        scheme = "no positions" if layer.positions is None else type(layer.positions).__name__
-        came = f"one with {scheme} and window {layer.window}"
-        raise argument_error(ValueError, argument, came, "a layer without positions and window")

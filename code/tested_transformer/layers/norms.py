@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..bounds import Above, AtMost, PositiveFloat, PositiveInt
+from ..bounds import Above, AtLeast, AtMost, PositiveFloat, PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
 
@@ -74,7 +74,7 @@ def batch_norm(
     bias: Float[Tensor, " D"] | None = None,
     *,
     mean: Float[Tensor, " D"] | None = None,
-    variance: Float[Tensor, " D"] | None = None,
+    variance: Annotated[Float[Tensor, " D"], AtLeast(0)] | None = None,
     eps: PositiveFloat = 1e-5,
 ) -> Float[Tensor, "*batch D"]:
     """Give each feature mean 0 and variance 1 over all tokens of the batch, then scale and shift it.
@@ -138,7 +138,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
         self.d_model, self.eps, self.backend = d_model, eps, backend
 
-    @checked(D="self.d_model")
+    @checked(like="self.weight", D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each token."""
         if self.backend == "plain":
@@ -166,7 +166,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
         self.d_model, self.eps, self.backend = d_model, eps, backend
 
-    @checked(D="self.d_model")
+    @checked(like="self.weight", D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each token."""
         if self.backend == "plain":
@@ -202,7 +202,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
         self.d_model, self.eps, self.momentum = d_model, eps, momentum
 
-    @checked(D="self.d_model")
+    @checked(like="self.weight", D="self.d_model")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalize each feature."""
         if self.training:

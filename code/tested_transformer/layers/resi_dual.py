@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..bounds import Probability
 from ..errors import argument_error, shape_of
+from ..shapes import checked
 from .residual import Residual, check_output
 from .stack import Stack
 
@@ -26,19 +28,22 @@ class ResiDual(Residual):
     Source: Xie et al. 2023, ResiDual, section 2.3.
     """
 
-    def __init__(self, norm: nn.Module, *, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(self, norm: nn.Module, *, dropout: Probability = 0.0) -> None:
         super().__init__(norm, dropout=dropout)
 
+    @checked
     def inputs(self, x: Float[Tensor, "*batch two_D"]) -> Float[Tensor, "*batch D"]:
         """The normalized stream."""
         return split_streams(x)[0].contiguous()
 
+    @checked(like="x")
     def add(
-        self, x: Float[Tensor, "*batch two_D"], output: Float[Tensor, "..."]
+        self, x: Float[Tensor, "*batch two_D"], output: Float[Tensor, "*batch D"]
     ) -> Float[Tensor, "*batch two_D"]:
         """Both streams with the sublayer's output added, the same after dropout."""
         x, total = split_streams(x)
-        check_output(output, x)
+        check_output("output", output, x)
         change = self.dropout(output)
         return torch.cat([self.norm(x + change), total + change], dim=-1)
 
@@ -50,8 +55,13 @@ class ResiDualStack(Stack):
     Source: Xie et al. 2023, ResiDual, section 2.3.
     """
 
+    @checked(like="x")
     def forward(
-        self, x: Float[Tensor, "*batch D"], *inputs: Tensor, norm: nn.Module, **options: Any
+        self,
+        x: Float[Tensor, "*batch D"],
+        *inputs: Float[Tensor, "..."],
+        norm: nn.Module,
+        **options: Any,
     ) -> tuple[Float[Tensor, "*batch D"], list[list[Tensor]]]:
         """Every layer in turn, then x + norm(total)."""
         streams, weights = super().forward(torch.cat([x, x], dim=-1), *inputs, **options)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..bounds import NonNegativeInt, PositiveFloat, Probability, Where
-from ..errors import argument_error, shape_of
+from ..errors import argument_error, shape_of, type_of
 from ..shapes import checked
 
 __all__ = ["DeepNormConstants", "Residual", "deepnorm_constants", "deepnorm_init"]
@@ -51,30 +51,35 @@ class Residual(nn.Module):
         self.norm, self.norm_placement, self.alpha = norm, norm_placement, alpha
         self.dropout = nn.Dropout(dropout)
 
+    @checked
     def forward(
         self, x: Float[Tensor, "*batch D"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch D"]:
         """One step of the stack."""
-        return self.add(x, sublayer(self.inputs(x)))
+        own = self.inputs(x)
+        output = sublayer(own)
+        check_output("sublayer", output, own)
+        return self.add(x, output)
 
+    @checked
     def inputs(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """What the sublayer gets."""
         return self.norm(x) if self.norm_placement == "pre" else x
 
+    @checked(like="x")
     def add(
-        self, x: Float[Tensor, "*batch D"], output: Float[Tensor, "..."]
+        self, x: Float[Tensor, "*batch D"], output: Float[Tensor, "*batch D"]
     ) -> Float[Tensor, "*batch D"]:
         """The sum of x and the sublayer's output, normalized unless that was done before."""
-        check_output(output, x)
         total = self.alpha * x + self.dropout(output)
         return total if self.norm_placement == "pre" else self.norm(total)
 
 
-def check_output(output: Tensor, x: Tensor) -> None:
+def check_output(argument: str, output: Any, x: Tensor) -> None:
     """Raise unless the sublayer's output has the shape of x: the sum must not broadcast."""
-    if output.shape != x.shape:
-        wanted = f"an output of x's shape {shape_of(x)}"
-        raise argument_error(ValueError, "sublayer", f"shape {shape_of(output)}", wanted)
+    came = f"shape {shape_of(output)}" if isinstance(output, Tensor) else type_of(output)
+    if came != f"shape {shape_of(x)}":
+        raise argument_error(ValueError, argument, came, f"an output of x's shape {shape_of(x)}")
 
 
 class DeepNormConstants(NamedTuple):

@@ -39,7 +39,7 @@ class AdditiveAttention(nn.Module):
         self.w_v = nn.Linear(hidden_size, 1, bias=False)
         self.dropout = dropout
 
-    @checked(dq="self.w_query.in_features", dk="self.w_key.in_features")
+    @checked(like="self.w_query.weight", dq="self.w_query.in_features", dk="self.w_key.in_features")
     def forward(
         self,
         query: Float[Tensor, "B L dq"],
@@ -76,7 +76,9 @@ class BilinearAttention(nn.Module):
         self.w_score = nn.Linear(key_size, query_size, bias=False)  # its weight is W: dq dk
         self.dropout = dropout
 
-    @checked(dq="self.w_score.out_features", dk="self.w_score.in_features")
+    @checked(
+        like="self.w_score.weight", dq="self.w_score.out_features", dk="self.w_score.in_features"
+    )
     def forward(
         self,
         query: Float[Tensor, "B L dq"],

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, Below, PositiveInt, Probability
+from ..bounds import AtLeast, Below, PositiveFloat, PositiveInt, Probability
 from ..positions.learned import LearnedPositions
 from ..shapes import checked
 from .norms import LayerNorm
@@ -34,11 +34,11 @@ class SegmentedEmbedding(nn.Module):
         vocab_size: PositiveInt,
         d_model: PositiveInt,
         *,
-        max_length: int = 512,
+        max_length: PositiveInt = 512,
         num_segments: PositiveInt = 2,
         padding_idx: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0,
         dropout: Probability = 0.1,
-        eps: float = 1e-12,
+        eps: PositiveFloat = 1e-12,
     ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, d_model, padding_idx=padding_idx)
@@ -52,7 +52,7 @@ class SegmentedEmbedding(nn.Module):
             if padding_idx is not None:
                 self.token.weight[padding_idx] = 0
 
-    @checked
+    @checked(like="self.token.weight")
     def forward(
         self,
         tokens: Annotated[Int[Tensor, "*batch L"], AtLeast(0), Below("self.token.num_embeddings")],

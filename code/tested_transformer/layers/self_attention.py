@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(d_in, d_value, bias=bias)
         self.dropout = dropout
 
-    @checked(D="self.query.in_features")
+    @checked(like="self.query.weight", D="self.query.in_features")
     def forward(
         self,
         x: Float[Tensor, "*batch L D"],

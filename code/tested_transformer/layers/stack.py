@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import argument_error
+from ..shapes import checked
 
 __all__ = ["Stack"]
 
@@ -21,10 +22,11 @@ class Stack(nn.ModuleList):
     Source: Vaswani et al. 2017, section 3.1.
     """
 
+    @checked(like="x")
     def forward(
         self,
         x: Float[Tensor, "*batch D"],
-        *inputs: Tensor,
+        *inputs: Float[Tensor, "..."],
         norm: nn.Module | None = None,
         caches: list[Any] | None = None,
         return_weights: bool = False,

@@ -1,27 +1,104 @@
-"""Copies between this package's Transformer and torch's nn.Transformer, weight by weight."""
+"""Copies between this package's layers and torch's: nn.MultiheadAttention and nn.Transformer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..bounds import Where, check_known
 from ..errors import argument_error, shape_of
+from ..layers.multi_head import MultiHeadAttention
 from ..shapes import checked
 from .transformer import Transformer, TransformerConfig
 
-__all__ = ["transformer_from_torch", "transformer_to_torch"]
+__all__ = [
+    "attention_from_torch",
+    "attention_to_torch",
+    "transformer_from_torch",
+    "transformer_to_torch",
+]
 
 ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
-FROM_TORCH = {
-    "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff", "dropout",
-    "activation", "bias", "norm_placement", "norm", "norm_eps", "final_norm", "source_vocab",
-    "target_vocab", "tied_output", "output_bias",
-}  # fmt: skip
+
+
+# --- Multi-head attention -------------------------------------------------------------------------
+
+SERVED = Where(
+    "a layer without add_bias_kv and add_zero_attn, and with kdim equal to vdim",
+    lambda layer: layer.bias_k is None and not layer.add_zero_attn and layer.kdim == layer.vdim,
+)
+
+
+@checked
+def attention_from_torch(theirs: Annotated[nn.MultiheadAttention, SERVED]) -> MultiHeadAttention:
+    """A copy of torch's layer, weights and all, batch first whatever theirs is.
+
+    Raises: TypeError for another class; ValueError for what this layer has no place for: bias_k and
+        bias_v, a zero key, keys and values of different widths.
+    Source: torch.nn.MultiheadAttention.
+    """
+    ours = MultiHeadAttention(
+        theirs.embed_dim, theirs.num_heads, d_context=theirs.kdim,
+        bias=theirs.in_proj_bias is not None, dropout=theirs.dropout,
+    )  # fmt: skip
+    ours = ours.to(theirs.out_proj.weight).train(theirs.training)
+    copy_pairs(attention_pairs(ours, theirs))
+    return ours
+
+
+@checked
+def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
+    """A copy as torch's layer, batch first.
+
+    Raises: ValueError with grouped heads, heads of another size than D / H, positions or a window,
+        which torch's layer does not have.
+    Source: torch.nn.MultiheadAttention.
+    """
+    width, context = ours.query.in_features, ours.key.in_features
+    known = {"num_kv_heads": (ours.num_heads,), "d_head": (width / ours.num_heads,)}
+    check_known("ours", ours, known | {"positions": (None,), "window": (None,)})
+    theirs = nn.MultiheadAttention(
+        width, ours.num_heads, dropout=ours.dropout, batch_first=True,
+        bias=ours.query.bias is not None, kdim=context, vdim=context,
+    )  # fmt: skip
+    theirs = theirs.to(ours.query.weight).train(ours.training)
+    copy_pairs((yours, mine) for mine, yours in attention_pairs(ours, theirs))
+    return theirs
+
+
+def attention_pairs(
+    ours: MultiHeadAttention, theirs: nn.MultiheadAttention
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every weight and bias beside its twin in torch's layer, as views of the parameters."""
+    layers = ours.query, ours.key, ours.value, ours.output
+    for layer, weight, bias in zip(layers, *parts_of_torch(theirs), strict=True):
+        yield layer.weight, weight
+        if bias is not None:
+            yield layer.bias, bias
+
+
+def parts_of_torch(theirs: nn.MultiheadAttention) -> tuple[list[Tensor], list[Tensor | None]]:
+    """The four matrices and four biases of torch's layer, as views of its parameters."""
+    if theirs.in_proj_weight is None:  # keys and values of another width have matrices of their own
+        weights = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
+    else:
+        weights = list(theirs.in_proj_weight.chunk(3))
+    biases = [None] * 3 if theirs.in_proj_bias is None else list(theirs.in_proj_bias.chunk(3))
+    return [*weights, theirs.out_proj.weight], [*biases, theirs.out_proj.bias]
+
+
+@torch.no_grad()
+def copy_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy the second of each pair into the first."""
+    for into, source in pairs:
+        into.copy_(source)
+
+
+# --- The Transformer ------------------------------------------------------------------------------
 
 
 @checked
@@ -38,7 +115,8 @@ def transformer_from_torch(
     to the target embedding. changes: fields of TransformerConfig that torch's class says nothing
     about, such as pad_id and positions.
 
-    Raises: TypeError or ValueError for what has no counterpart here.
+    Raises: TypeError or ValueError for what has no counterpart here; Python's own TypeError for
+        changes that are no fields, or that torch's class fixes.
     Source: torch.nn.Transformer.
     """
     tables = _tables(theirs, embedding)
@@ -48,9 +126,8 @@ def transformer_from_torch(
         raise argument_error(ValueError, "generator", came, wanted)
     config = _config(theirs, tables, generator, changes)
     ours = Transformer(config).to(tables[0].weight).train(theirs.training)
+    copy_pairs(stack_pairs(ours, theirs))
     with torch.no_grad():
-        for mine, yours in stack_pairs(ours, theirs):
-            mine.copy_(yours)
         ours.source_embedding.table.weight.copy_(tables[0].weight)
         ours.target_embedding.table.weight.copy_(tables[-1].weight)
         if generator is not None:
@@ -60,12 +137,11 @@ def transformer_from_torch(
     return ours
 
 
-def _tables(theirs: nn.Transformer, embedding: Any) -> tuple[nn.Embedding, ...]:
+def _tables(
+    theirs: nn.Transformer, embedding: nn.Embedding | tuple[nn.Embedding, nn.Embedding]
+) -> tuple[nn.Embedding, ...]:
     """The tables as a tuple: one for both languages, or two."""
     tables = embedding if isinstance(embedding, tuple) else (embedding,)
-    if len(tables) not in (1, 2) or not all(isinstance(t, nn.Embedding) for t in tables):
-        wanted = "an nn.Embedding, or a tuple of two"
-        raise argument_error(TypeError, "embedding", type(embedding).__name__, wanted)
     for table in tables:
         if table.embedding_dim != theirs.d_model:
             came, wanted = f"shape {shape_of(table.weight)}", f"width {theirs.d_model}, as theirs"
@@ -81,26 +157,12 @@ def transformer_to_torch(ours: Transformer) -> nn.Transformer:
         torch's class does not have.
     Source: torch.nn.Transformer.
     """
-    _check_for_torch(ours.config)
+    known = {"norm_placement": ("post", "pre"), "norm": ("layer",), "activation": (*ACTIVATIONS,)}
+    check_known("ours.config", ours.config, known)
     theirs = _torch_stacks(ours.config)
     theirs = theirs.to(ours.output.weight).train(ours.training)
-    with torch.no_grad():
-        for mine, yours in stack_pairs(ours, theirs):
-            yours.copy_(mine)
+    copy_pairs((yours, mine) for mine, yours in stack_pairs(ours, theirs))
     return theirs
-
-
-def _check_for_torch(config: TransformerConfig) -> None:
-    """Raise unless torch's class has such layers."""
-    wanted = {
-        "norm_placement": ("post", "pre"),
-        "norm": ("layer",),
-        "activation": tuple(ACTIVATIONS),
-    }
-    for name, known in wanted.items():
-        if getattr(config, name) not in known:
-            came = repr(getattr(config, name))
-            raise argument_error(ValueError, name, came, f"{' or '.join(known)} for torch's class")
 
 
 def _torch_stacks(config: TransformerConfig) -> nn.Transformer:
@@ -126,7 +188,6 @@ def _config(
     theirs: nn.Transformer, tables: tuple, generator: nn.Linear | None, changes: dict
 ) -> TransformerConfig:
     """The configuration that torch's modules show, with the changes."""
-    _check_changes(changes)
     first = theirs.encoder.layers[0]
     return TransformerConfig(
         source_vocab=tables[0].num_embeddings,
@@ -140,24 +201,13 @@ def _config(
         activation=_activation(first.activation),
         bias=first.linear1.bias is not None,
         norm_placement="pre" if first.norm_first else "post",
+        norm="layer",
         norm_eps=first.norm1.eps,
         final_norm=_has_final_norm(theirs),
         tied_output=generator is None or generator.weight is tables[-1].weight,
         output_bias=generator is not None and generator.bias is not None,
         **{"pad_id": tables[0].padding_idx} | changes,
     )
-
-
-def _check_changes(changes: dict[str, Any]) -> None:
-    """Raise unless the changes are fields that torch's modules say nothing about."""
-    taken = sorted(FROM_TORCH & changes.keys())
-    if taken:
-        wanted = "no field that torch's modules fix"
-        raise argument_error(ValueError, "changes", ", ".join(taken), wanted)
-    unknown = sorted(changes.keys() - {f.name for f in fields(TransformerConfig)})
-    if unknown:
-        wanted = "fields of TransformerConfig"
-        raise argument_error(ValueError, "changes", ", ".join(unknown), wanted)
 
 
 def _activation(function: Any) -> str:
@@ -195,9 +245,9 @@ def stack_pairs(ours: nn.Module, theirs: nn.Transformer) -> Iterator[tuple[Tenso
 
 def layer_pairs(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Every parameter of an encoder or decoder layer beside its twin in torch's."""
-    yield from layer.attention.pairs_with(twin.self_attn)
+    yield from attention_pairs(layer.attention, twin.self_attn)
     if hasattr(layer, "cross_attention"):
-        yield from layer.cross_attention.pairs_with(twin.multihead_attn)
+        yield from attention_pairs(layer.cross_attention, twin.multihead_attn)
     yield from _same(layer.feed_forward.up_proj, twin.linear1)
     yield from _same(layer.feed_forward.down_proj, twin.linear2)
     for number, residual in enumerate(layer.residuals, start=1):

@@ -103,12 +103,12 @@ class LanguageModel(nn.Module):
             self.output.weight = self.embedding.table.weight
         self.reset_parameters()
 
-    @checked
+    @checked(like="self.output.weight", B="cache.real.shape.0", H="self.config.num_heads")
     def forward(
         self,
         ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab_size")],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], list[Tensor]]:
@@ -122,7 +122,7 @@ class LanguageModel(nn.Module):
         x = self.embedding(ids, positions[:, -length:], real.shape[1])
         caches = None if cache is None else [layer.own for layer in cache.layers]
         keys = length if cache is None else caches[0].num_keys(length)  # with a window not all S
-        mask, causal = self._masks(mask, real[:, -keys:], length)
+        mask, causal = self._masks(mask, real, length, keys)
         x, weights = self.layers(
             x, norm=self.norm, caches=caches, mask=mask, causal=causal,
             bias=self._bias(positions[:, -keys:], length), position_ids=positions[:, -length:],
@@ -132,13 +132,11 @@ class LanguageModel(nn.Module):
         return (logits, [own for (own,) in weights]) if return_weights else logits
 
     def _masks(
-        self, mask: Tensor | None, real: Bool[Tensor, "B S"], length: int
+        self, mask: Tensor | None, real: Bool[Tensor, "B S"], length: int, keys: int
     ) -> tuple[Bool[Tensor, "..."] | None, bool]:
         """mask and causal for all layers: one mask, made once, if there is any."""
-        keys = real.shape[1]
-        mask = None if mask is None else mask[..., -keys:]
-        if self.config.pad_id is not None:
-            mask = combine_masks(real[:, None, None, :], mask)
+        if mask is not None or self.config.pad_id is not None:
+            mask = combine_masks(real[:, None, None, :], mask)[..., -keys:]
         if mask is None or length == 1:  # a single token is the last one: all others are past
             return mask, length > 1
         return combine_masks(mask, causal_mask(length, keys, device=real.device)), False
@@ -149,7 +147,8 @@ class LanguageModel(nn.Module):
             return None
         return self.alibi.bias(positions[:, -length:], positions)
 
-    def new_cache(self, *, capacity: int = 64) -> DecoderCache:
+    @checked
+    def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
         """An empty cache for `forward`; with a window it keeps no more than the window."""
         window = self.config.window
         own = None if window is None else partial(WindowCache, window)

@@ -61,7 +61,10 @@ class RecurrentCache:
         self.state: Float[Tensor, "B D"] | None = None
         self.keys: Float[Tensor, "B S A"] | None = None
 
-    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+    @checked(like="self.state")
+    def reorder(
+        self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.state.shape.0")]
+    ) -> None:
         """Keep these rows of the batch, in this order; a row may be named twice (beam search)."""
         if self.state is None:
             raise RuntimeError("the cache is empty: decode something first")
@@ -104,7 +107,7 @@ class RecurrentTranslator(nn.Module):
             self.attention = AdditiveAttention(width, width, config.attention_size)
         self.output = nn.Linear(both, config.target_vocab)
 
-    @checked
+    @checked(like="self.output.weight")
     def forward(
         self,
         source: Int[Tensor, "B S"],
@@ -118,7 +121,7 @@ class RecurrentTranslator(nn.Module):
             return_weights=return_weights,
         )  # fmt: skip
 
-    @checked
+    @checked(like="self.output.weight")
     def encode(self, source: SourceIDs) -> Float[Tensor, "B S D"]:
         """Read the source: both directions' states at each place, zeros where there is padding."""
         lengths = _lengths(real_tokens(source, self.config.pad_id))
@@ -127,12 +130,15 @@ class RecurrentTranslator(nn.Module):
         states, _ = self.encoder(packed)
         return pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])[0]
 
+    @checked
     def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
         """The mask that hides padding; None if no token is padding."""
         pad_id = self.config.pad_id
         return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
 
-    @checked(nonempty="L")
+    @checked(
+        nonempty="L S", like="self.output.weight", B="cache.state.shape.0", D="self.config.d_model"
+    )
     def decode(
         self,
         target: TargetIDs,
@@ -146,9 +152,6 @@ class RecurrentTranslator(nn.Module):
 
         With a cache, target is the chunk that follows what the cache has seen.
         """
-        if cache is not None and cache.state is not None and len(cache.state) != len(target):
-            wanted = f"{len(target)} rows, as the target has"
-            raise argument_error(ValueError, "cache", f"{len(cache.state)} rows", wanted)
         if return_weights and self.attention is None:
             wanted = "False: the model has no attention"
             raise argument_error(ValueError, "return_weights", True, wanted)

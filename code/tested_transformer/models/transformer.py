@@ -111,7 +111,7 @@ class Encoder(nn.Module):
         self,
         x: Float[Tensor, "B S D"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#S #S"] | Bool[Tensor, "#B #H #S #S"] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Encode the source; the mask is that of `attention`."""
@@ -136,15 +136,16 @@ class Decoder(nn.Module):
         layers = config.num_decoder_layers
         self.layers = make_stack(config, (DecoderLayer(config, alpha) for _ in range(layers)))
         self.norm = make_norm(config) if config.final_norm else None
+        self.d_model = config.d_model
 
-    @checked(any_dtype="memory")
+    @checked(like="self.layers.0.cross_attention.key.weight", D="self.d_model")
     def forward(
         self,
         x: Float[Tensor, "B L D"],
         memory: Float[Tensor, "B S D"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
-        memory_mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
+        memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         causal: bool = True,
         cache: DecoderCache | None = None,
         return_weights: bool = False,
@@ -194,15 +195,15 @@ class Transformer(nn.Module):
             self.output.weight = self.target_embedding.table.weight
         self.reset_parameters()
 
-    @checked
+    @checked(like="self.output.weight", H="self.config.num_heads")
     def forward(
         self,
         source: Int[Tensor, "B S"],
         target: Int[Tensor, "B L"],
         *,
-        source_mask: Bool[Tensor, "..."] | None = None,
-        target_mask: Bool[Tensor, "..."] | None = None,
-        memory_mask: Bool[Tensor, "..."] | None = None,
+        source_mask: Bool[Tensor, "#S #S"] | Bool[Tensor, "#B #H #S #S"] | None = None,
+        target_mask: Bool[Tensor, "#L #L"] | Bool[Tensor, "#B #H #L #L"] | None = None,
+        memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Predict the next token of every prefix of the target."""
@@ -218,12 +219,12 @@ class Transformer(nn.Module):
         weights.encoder = encoder_weights
         return logits, weights
 
-    @checked
+    @checked(like="self.output.weight", H="self.config.num_heads")
     def encode(
         self,
         source: SourceIDs,
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#S #S"] | Bool[Tensor, "#B #H #S #S"] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Encode the source: the memory (B, S, D) that the decoder attends to."""
@@ -231,14 +232,19 @@ class Transformer(nn.Module):
         mask = combine_masks(self.padding(source), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
 
-    @checked
+    @checked(
+        like="self.output.weight",
+        B="cache.real.shape.0",
+        H="self.config.num_heads",
+        D="self.config.d_model",
+    )
     def decode(
         self,
         target: TargetIDs,
         memory: Float[Tensor, "B S D"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
-        memory_mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
+        memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
@@ -260,18 +266,21 @@ class Transformer(nn.Module):
         logits = self.output(x)  # B L V
         return (logits, AttentionWeights([], *weights)) if return_weights else logits
 
+    @checked(like="self.output.weight")
     def embed(
         self, embedding: Embedding, ids: Int[Tensor, "B L"], real: Bool[Tensor, "B S"]
     ) -> Float[Tensor, "B L D"]:
         """Embed the last L of S tokens at their positions; real says which of the S are no padding."""
         return embedding(ids, position_ids(real)[:, -ids.shape[1] :], real.shape[1])
 
+    @checked
     def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
         """The padding mask; None if no token is padding."""
         pad_id = self.config.pad_id
         return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
 
-    def new_cache(self, *, capacity: int = 64) -> DecoderCache:
+    @checked
+    def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
         """An empty cache for `decode`."""
         return DecoderCache(self.config.num_decoder_layers, capacity=capacity)
 

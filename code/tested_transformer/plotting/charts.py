@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from ..errors import argument_error, check_count
+from ..bounds import NonNegativeFloat, NonNegativeInt
+from ..errors import argument_error
+from ..shapes import checked
 from .checks import (
     Numbers,
     curve_data,
@@ -50,14 +52,15 @@ MAX_NUMBERED = 12  # bars with their numbers on them
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----")
 
 
+@checked
 def arrows(
     weights: Numbers,
     *,
     sources: Iterable,
     targets: Iterable,
     title: str | None = None,
-    threshold: float | int = 0.02,
-    highlight: int | None = None,
+    threshold: NonNegativeFloat = 0.02,
+    highlight: NonNegativeInt | None = None,
 ) -> Picture:
     """Draw which word looks at which: sources above, targets below, a line as thick as its weight.
 
@@ -75,10 +78,8 @@ def arrows(
         raise argument_error(
             ValueError, "weights", "a negative, infinite or NaN one", "weights >= 0"
         )
-    if highlight is not None:
-        check_count("highlight", highlight, least=0)
-        if highlight >= len(rows):
-            raise argument_error(ValueError, "highlight", highlight, f"a target, below {len(rows)}")
+    if highlight is not None and highlight >= len(rows):
+        raise argument_error(ValueError, "highlight", highlight, f"a target, below {len(rows)}")
     array = settle(array, sensible_decimals(array))
     with in_style():
         figure = new_figure()
@@ -134,6 +135,7 @@ def draw_lines(axes: Axes, array: np.ndarray, threshold: float, highlight: int |
         axes.add_patch(PathPatch(path, fill=False, zorder=2 + share + 2 * (highlight == i), **look))
 
 
+@checked
 def curves(
     x: Numbers,
     lines: Mapping[str, Numbers],
@@ -226,6 +228,7 @@ def name_curves(axes: Axes, data: dict[str, Any], handles: dict[str, Any]) -> No
         axes.annotate(name, (data["x"][-1], y), size=SMALL, color=color, **place)
 
 
+@checked
 def bars(
     labels: Iterable,
     heights: Mapping[str, Numbers] | Numbers,

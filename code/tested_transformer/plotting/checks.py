@@ -20,14 +20,14 @@ def numbers(name: str, value: Any) -> np.ndarray:
 
     Raises: TypeError if it holds no real numbers.
     """
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.to(torch.float64) if value.is_floating_point() else value
     try:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            value = value.to(torch.float64) if value.is_floating_point() else value
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"dtype {array.dtype}")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:  # the last: a device without data
         expected = "a tensor, array or nested list of real numbers"
         raise argument_error(TypeError, name, type(value).__name__, expected) from error
     return array.astype(np.float64)

@@ -7,10 +7,12 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import argument_error, check_count
+from ..bounds import PositiveInt
+from ..errors import argument_error
 from ..functional.backends import tiled
 from ..functional.inputs import AttentionInputs
 from ..functional.online_softmax import empty_state, merge, partial_softmax, tiles
+from ..shapes import checked
 from .diagram import LINE, TINT, Diagram, Matrix, Place, arrow, note, notes
 
 MOST = 4  # blocks, and tiles: more do not fit
@@ -23,15 +25,14 @@ class Visit(NamedTuple):
     masked: bool
 
 
+@checked
 def tiles_visited(
-    call: AttentionInputs, rows: int, columns: int
+    call: AttentionInputs, rows: PositiveInt, columns: PositiveInt
 ) -> list[tuple[slice, list[Visit]]]:
     """The blocks of queries of the backend "tiled", each with the tiles that it visits, in order.
 
     Raises: TypeError or ValueError for sizes that are no counts.
     """
-    check_count("rows", rows)
-    check_count("columns", columns)
     grid = tiled.Grid(call, tiled.Tiling(queries=rows, keys=columns), 0)
     return [
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from ..errors import argument_error, check_count
+from ..bounds import AtLeast, AtMost
+from ..errors import argument_error
+from ..shapes import checked
 from .checks import Numbers, mask_matrix, matrices, matrix, sensible_decimals, settle, short
 from .layout import Labels, arrange, below, cell_axes, cell_size, set_titles
 from .style import (
@@ -37,6 +39,10 @@ from .style import (
 MAX_PRINTED = 64  # cells with their numbers in them
 
 
+Decimals = Annotated[int, AtLeast(0), AtMost(15)]  # a float has no more
+
+
+@checked
 def heat_map(
     weights: Numbers,
     *,
@@ -46,9 +52,9 @@ def heat_map(
     column_title: str = "keys",
     title: str | None = None,
     values: bool | None = None,
-    decimals: int = 2,
-    vmin: float | int | None = None,
-    vmax: float | int | None = None,
+    decimals: Decimals = 2,
+    vmin: float | None = None,
+    vmax: float | None = None,
     mask: Numbers | None = None,
     color_bar: str | bool | None = None,
 ) -> Picture:
@@ -74,6 +80,7 @@ def heat_map(
     return Picture(figure, f"heat map, {size(array)}", data)
 
 
+@checked
 def heat_maps(
     weights: Numbers,
     *,
@@ -83,9 +90,9 @@ def heat_maps(
     row_title: str = "queries",
     column_title: str = "keys",
     values: bool | None = None,
-    decimals: int = 2,
-    vmin: float | int | None = None,
-    vmax: float | int | None = None,
+    decimals: Decimals = 2,
+    vmin: float | None = None,
+    vmax: float | None = None,
     masks: Numbers | None = None,
     color_bar: str | bool | None = None,
 ) -> Picture:
@@ -103,6 +110,7 @@ def heat_maps(
     return Picture(figure, f"{len(arrays)} heat maps, {size(arrays[0])}", data)
 
 
+@checked
 def mask_picture(
     mask: Numbers,
     *,
@@ -122,6 +130,7 @@ def mask_picture(
     return Picture(figure, f"mask, {size(array)}", data)
 
 
+@checked
 def mask_pictures(
     masks: Numbers,
     *,
@@ -158,7 +167,6 @@ def draw_heat_maps(
     color_bar: str | bool | None,
 ) -> tuple[Figure, list[np.ndarray]]:
     """Draw matrices with one color scale; also return them as drawn."""
-    check_count("decimals", decimals, least=0)
     shown = shown_cells(arrays, masks)
     printed = [cell_texts(array, keep, decimals) for array, keep in zip(arrays, shown, strict=True)]
     number = 0.12 + max(text_width(text, NUMBER) for grid in printed for text in grid.flat)

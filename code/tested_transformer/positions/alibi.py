@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
+from ..bounds import Device, PositiveInt
 from ..shapes import checked
 from .protocol import PositionScheme
 
@@ -14,9 +14,7 @@ __all__ = ["ALiBi", "alibi_slopes"]
 
 
 @checked
-def alibi_slopes(
-    num_heads: PositiveInt, *, device: torch.device | str | None = None
-) -> Float[Tensor, " H"]:
+def alibi_slopes(num_heads: PositiveInt, *, device: Device | None = None) -> Float[Tensor, " H"]:
     """The slope of each head: a geometric sequence from 2^(-8/n) to 2^-8, n = num_heads.
 
     That holds for a power of two. Any other num_heads takes the n slopes of the next smaller power n,
@@ -53,7 +51,7 @@ class ALiBi(PositionScheme):
         super().__init__()
         self.num_heads = num_heads
 
-    @checked
+    @checked(H="self.num_heads")
     def bias(
         self,
         query_ids: Int[Tensor, " L"] | Int[Tensor, "B L"],
@@ -63,8 +61,10 @@ class ALiBi(PositionScheme):
         """-slope x |query position - key position|, in float32, whatever the query."""
         distance = (query_ids.unsqueeze(-1) - key_ids.unsqueeze(-2)).abs()  # *ids L S
         slopes = alibi_slopes(self.num_heads, device=query_ids.device).view(-1, 1, 1)  # H 1 1
-        return -slopes * distance.view(-1, 1, *distance.shape[-2:])
+        distance = distance if distance.ndim == 3 else distance[None]
+        return -slopes * distance.unsqueeze(1)
 
+    @checked
     def slopes(self, like: Tensor) -> Float[Tensor, " H"]:
         """`alibi_slopes` on the device of `like`."""
         return alibi_slopes(self.num_heads, device=like.device)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import PositiveInt
+from ..bounds import AtLeast, Below, Bound, PositiveInt
 from ..shapes import checked
-from .learned import check_indices
 from .sinusoidal import FloatDtype
+
+
+class FitsInBits(Bound):
+    """A number that can be written with so many binary digits."""
+
+    words = "a number of at most {} bits"
+    holds = staticmethod(lambda value, bits: value >= 0 and value.bit_length() <= bits)
+
 
 __all__ = ["binary_positions", "integer_positions", "unit_positions"]
 
@@ -29,7 +38,10 @@ def integer_positions(
 
 @checked
 def unit_positions(
-    positions: Int[Tensor, "*batch"], length: PositiveInt, *, dtype: FloatDtype = torch.float32
+    positions: Annotated[Int[Tensor, "*batch"], AtLeast(0), Below("length")],
+    length: PositiveInt,
+    *,
+    dtype: FloatDtype = torch.float32,
 ) -> Float[Tensor, "*batch 1"]:
     """The position as a share of the way, 0 for the first token and 1 for the last of `length`.
 
@@ -42,7 +54,10 @@ def unit_positions(
 
 @checked
 def binary_positions(
-    positions: Int[Tensor, "*batch"], num_bits: PositiveInt, *, dtype: FloatDtype = torch.float32
+    positions: Annotated[Int[Tensor, "*batch"], FitsInBits("num_bits")],
+    num_bits: PositiveInt,
+    *,
+    dtype: FloatDtype = torch.float32,
 ) -> Float[Tensor, "*batch bits"]:
     """The position's binary digits, the lowest first: column b changes every 2^b positions.
 
@@ -53,6 +68,5 @@ def binary_positions(
     >>> binary_positions(torch.tensor([3, 4]), 3).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    check_indices("positions", positions, 2**num_bits)
     bits = torch.arange(num_bits, device=positions.device)
     return (positions.long().unsqueeze(-1) >> bits & 1).to(dtype)

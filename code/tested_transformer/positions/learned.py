@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..bounds import PositiveInt
-from ..errors import (
-    argument_error,
-)
+from ..bounds import AtLeast, Below, PositiveInt
 from ..shapes import checked
 from .protocol import PositionScheme
 
@@ -31,31 +30,21 @@ class LearnedPositions(PositionScheme):
     @checked
     def __init__(self, max_length: PositiveInt, d_model: PositiveInt) -> None:
         super().__init__()
+        self.max_length, self.d_model = max_length, d_model
         self.weight = nn.Parameter(torch.empty(max_length, d_model).normal_(std=0.02))
 
-    @checked
-    def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
+    @checked(like="self.weight")
+    def forward(
+        self, position_ids: Annotated[Int[Tensor, "*batch L"], AtLeast(0), Below("self.max_length")]
+    ) -> Float[Tensor, "*batch L D"]:
         """The vectors of these positions."""
-        check_indices("position_ids", position_ids, len(self.weight))
         return functional.embedding(position_ids, self.weight)
 
+    @checked(like="self.weight", any_dtype="x", D="self.d_model")
     def embed(
-        self, x: Float[Tensor, "B L D"], position_ids: Int[Tensor, "*ids L"]
-    ) -> Float[Tensor, "B L D"]:
-        """x + the vectors of its positions. Shapes: (B, L, D) -> (B, L, D)."""
+        self,
+        x: Float[Tensor, "*batch L D"],
+        position_ids: Int[Tensor, " L"] | Int[Tensor, "*#batch L"],
+    ) -> Float[Tensor, "*batch L D"]:
+        """x + the vectors of its positions. Shapes: (*batch, L, D) -> (*batch, L, D)."""
         return x + self(position_ids).to(x.dtype)
-
-
-def check_indices(argument: str, indices: Tensor, size: int) -> None:
-    """Raise unless all indices name a row of a table of that size.
-
-    It looks at the values: on a GPU a wrong index would otherwise kill the process.
-    """
-    if indices.is_meta or torch.compiler.is_compiling() or not indices.numel():
-        return
-    low, high = (int(end) for end in indices.aminmax())
-    if low < 0 or high >= size:
-        came = low if low < 0 else high
-        raise argument_error(
-            ValueError, argument, came, f"0 to {size - 1}: the table has {size} rows"
-        )

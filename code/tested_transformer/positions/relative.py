@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import NonNegativeInt, PositiveInt, Probability
+from ..bounds import Device, NonNegativeInt, PositiveInt, Probability
 from ..errors import argument_error, shape_of
 from ..functional.attention import attention
 from ..shapes import checked
@@ -23,7 +23,7 @@ def relative_distances(
     num_keys: NonNegativeInt,
     max_distance: NonNegativeInt,
     *,
-    device: Any = None,
+    device: Device | None = None,
 ) -> Int[Tensor, "L S"]:
     """The row of an embedding matrix that belongs to each pair: key position - query position, clipped.
 
@@ -113,18 +113,14 @@ class RelativePositions(PositionScheme):
         self.d_head, self.max_distance = d_head, max_distance
         self.key_table = nn.Parameter(torch.empty(2 * max_distance + 1, d_head).normal_(std=0.02))
 
-    @checked(d="self.d_head")
+    @checked(d="self.d_head", like="self.key_table")
     def bias(
         self,
-        query_ids: Int[Tensor, "... L"],
-        key_ids: Int[Tensor, "... S"],
-        query: Float[Tensor, "B H L d"] | None = None,
+        query_ids: Int[Tensor, " L"] | Int[Tensor, "B L"],
+        key_ids: Int[Tensor, " S"] | Int[Tensor, "B S"],
+        query: Float[Tensor, "B H L d"],
     ) -> Float[Tensor, "B H L S"]:
         """Each query times the vector of its distance from each key, scaled as scores are."""
-        if query is None:
-            raise argument_error(
-                TypeError, "query", "NoneType", "the queries: the bias depends on them"
-            )
         rows = clipped_distances(query_ids, key_ids, self.max_distance)  # *ids L S
         rows = rows.view(-1, 1, *rows.shape[-2:]).expand(*query.shape[:2], -1, -1)  # B H L S
         by_row = query @ self.key_table.mT * query.shape[-1] ** -0.5  # B H L 2K+1

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bounds import PositiveFloat, PositiveInt
-from ..errors import argument_error, check_float_tensor, shape_of
+from ..errors import argument_error
 from ..shapes import checked
 from .protocol import PositionScheme
 from .sinusoidal import frequencies
@@ -77,18 +77,14 @@ class RotaryPositions(PositionScheme):
         self.rotary_dim = check_rotary_dim(rotary_dim, d_head)
         self.d_head, self.base, self.layout = d_head, base, layout
 
+    @checked(d="self.d_head")
     def rotate(
         self,
         query: Float[Tensor, "B H L d"],
         key: Float[Tensor, "B G L d"],
-        position_ids: Int[Tensor, "*ids L"],
+        position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"],
     ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
         """Both rotated, each token by its own position."""
-        for name, x in (("query", query), ("key", key)):
-            check_float_tensor(name, x)
-            if x.shape[-1] != self.d_head:
-                wanted = f"{self.d_head} features per head"
-                raise argument_error(ValueError, name, f"shape {shape_of(x)}", wanted)
         options = {"base": self.base, "layout": self.layout, "rotary_dim": self.rotary_dim}
         return (
             apply_rotary(query, position_ids, **options),

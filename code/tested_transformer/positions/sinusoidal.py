@@ -36,7 +36,7 @@ def sinusoidal_positions(
     """One vector a position: the sine and cosine of D/2 angles, the i-th of them pos / base^(2i/D).
 
     layout: "interleaved" puts each cosine beside its sine (the paper), "halves" all sines before all
-    cosines (Marian). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
+    cosines (Tensor2Tensor). An odd D ends with one cosine fewer. Nothing is stored, so no position is too
     large. Angles are made in float64: in float32 the numbers around 100,000 lie 1/128 apart, and the
     sine of such an angle is as wrong.
 
@@ -118,14 +118,16 @@ class SinusoidalPositions(PositionScheme):
         self.d_model, self.base, self.layout = d_model, base, layout
         self.register_buffer("like", torch.empty(0), persistent=False)  # follows .to(dtype)
 
+    @checked(like="self.like")
     def forward(self, position_ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
         """The vectors of these positions."""
         return sinusoidal_positions(
             position_ids, self.d_model, base=self.base, layout=self.layout, dtype=self.like.dtype
         )
 
+    @checked(D="self.d_model")
     def embed(
-        self, x: Float[Tensor, "B L D"], position_ids: Int[Tensor, "*ids L"]
+        self, x: Float[Tensor, "B L D"], position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"]
     ) -> Float[Tensor, "B L D"]:
         """x + the vectors of its positions. Shapes: (B, L, D) -> (B, L, D)."""
         return x + self(position_ids).to(x.dtype)

@@ -18,6 +18,7 @@ from ..errors import argument_error
 from ..exercises import EXERCISES
 from ..layers.blocks import Embedding, real_tokens
 from ..models.transformer import Transformer, TransformerConfig
+from ..shapes import checked
 from ..specs.judge import judge
 from .own_layers import swap_layers
 from .part_table import PART_EXERCISES, PARTS, UNWRITTEN, Part
@@ -50,20 +51,16 @@ class Parts:
     ignored: tuple[str, ...] = ()  # files in the folder that are no parts
 
     @classmethod
+    @checked
     def of(cls, functions: Mapping[str, Callable[..., Any]]) -> Parts:
         """Judge functions, by the names of their exercises, as `load_parts` judges files.
 
         Raises: TypeError if something cannot be called; ValueError for a name that is no part.
         """
-        if not isinstance(functions, Mapping):
-            wanted = "a dictionary, exercise: function"
-            raise argument_error(TypeError, "functions", type(functions).__name__, wanted)
-        for name, function in functions.items():
+        for name in functions:
             if name not in PART_EXERCISES:
                 wanted = f"one of {', '.join(PART_EXERCISES)}"
                 raise argument_error(ValueError, "functions", repr(name), wanted)
-            if not callable(function):
-                raise argument_error(TypeError, name, type(function).__name__, "a function")
         return _sorted_out({name: _tried(name, f) for name, f in functions.items()})
 
     @property
@@ -82,6 +79,7 @@ class Parts:
         verb = "is" if len(self.own) == 1 else "are"
         return f"{len(self.own)} of {len(self.pieces)} parts {verb} yours"
 
+    @checked
     def within(self, config: TransformerConfig) -> Parts:
         """The parts that such a model uses; the others are the package's, and say why."""
         pieces = []
@@ -108,6 +106,7 @@ class Parts:
 # --- From files to parts --------------------------------------------------------------------------
 
 
+@checked
 def load_parts(folder: str | Path | None = None) -> Parts:
     """Run the files of the reader's folder, judge each function again, and say whose each part is.
 
@@ -120,8 +119,6 @@ def load_parts(folder: str | Path | None = None) -> Parts:
     Raises: TypeError if the folder is no path; ValueError if the folder named is not there.
     Source: chapter 10, "Your own model".
     """
-    if folder is not None and not isinstance(folder, str | Path):
-        raise argument_error(TypeError, "folder", type(folder).__name__, "a path")
     place = parts_folder() if folder is None else Path(folder)
     if folder is not None and not place.is_dir():
         raise argument_error(ValueError, "folder", repr(str(folder)), "a folder that is there")

@@ -58,7 +58,7 @@ class Case:
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, np.ndarray):
             return copy.deepcopy(argument) if isinstance(argument, list | dict | set) else argument
-        tensor = torch.from_numpy(argument.copy())
+        tensor = torch.from_numpy(argument.copy(order="K"))  # laid out in memory as it is
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 

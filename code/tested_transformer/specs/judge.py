@@ -124,7 +124,7 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     beside = None if mistake else _beside_exceptions(run, mutants, cases)
     mistake, elsewhere = (mistake, beside) if error else (mistake or beside, None)
     two = () if mistake or error else _two_at_once(run, mutants, cases)
-    if check is EQUAL and not error:
+    if check.name == EQUAL.name and not error:
         why = f"{why} {where_it_differs(run, cases)}"
     case, problem, error = _smallest(run, check, case, problem, error)
     return Verdict(spec, False, False, check.name, why, case, problem, error, mistake, elsewhere,
@@ -296,7 +296,7 @@ def _lookalikes(
         alike = all(same_outcome(run, c, run.outcome(c), other.outcome(c)) for c in cases)
         if not alike or not (failure := first_failure(other, cases)) or failure[0] is not failed:
             continue
-        if failed is not GRADIENTS or _same_gradients(run, other, cases):
+        if failed.name != GRADIENTS.name or _same_gradients(run, other, cases):
             yield mutant
 
 

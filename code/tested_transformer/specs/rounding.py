@@ -9,41 +9,82 @@ Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
+POOL = 2**14  # directions drawn at once
 DRAWS = 3  # runs with other directions; each array has many entries besides
+MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
+FEW = 8
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
 
-class Shaken(TorchDispatchMode):
-    """Every operation reads and returns numbers that are off by a STEP of themselves."""
+_LEAST: list[torch.dtype] = []  # of the blocks `in_at_least` that a formula is in
 
-    def __init__(self, seed: int) -> None:
+
+@contextmanager
+def in_at_least(dtype: torch.dtype) -> Iterator[None]:
+    """Mark what a plain formula computes in this dtype or a wider one, whatever the answer's is."""
+    _LEAST.append(dtype)
+    try:
+        yield
+    finally:
+        _LEAST.pop()
+
+
+class Shaken(TorchDispatchMode):
+    """Every operation reads and returns numbers that are off by a STEP of themselves.
+
+    Where the formula is in a wider dtype than the one in question, the step is as much smaller.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
+        self.eps = torch.finfo(dtype).eps
+        self.signs, self.used = torch.empty(0), 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if any(out.alias_info for out in function._schema.returns):  # a view: no arithmetic
+        if _is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
-        args, kwargs = tree_map_only(Tensor, self.moved, (args, kwargs or {}))
-        return tree_map_only(Tensor, self.moved, function(*args, **kwargs))
+        moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
+        return self.moved(function(*self.moved(args), **moved))
 
-    def moved(self, tensor: Tensor) -> Tensor:
-        """The tensor, each of its numbers a STEP larger or smaller."""
-        if not tensor.is_floating_point():
-            return tensor
-        signs = torch.empty(tensor.shape, dtype=tensor.dtype).bernoulli_(generator=self.random)
-        return tensor * (1 + STEP * (2 * signs - 1))
+    def moved(self, given: Any) -> Any:
+        """A tensor, or those in a list or a tuple, each of its numbers a step larger or smaller."""
+        if isinstance(given, list | tuple):
+            return type(given)(map(self.moved, given))
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            return given
+        finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
+        step = STEP * min(1.0, finest / self.eps)
+        factors = 1 + step * self._signs(given.numel())
+        return given * factors.view(given.shape).to(given.dtype)
+
+    def _signs(self, count: int) -> Tensor:
+        """The next random signs, of which many are drawn at once: that is much faster."""
+        start, self.used = self.used, self.used + count
+        if self.used > len(self.signs):
+            drawn = torch.empty(max(POOL, count), dtype=torch.float64)
+            self.signs = 2 * drawn.bernoulli_(generator=self.random) - 1
+            start, self.used = 0, count
+        return self.signs[start : self.used]
+
+
+@cache
+def _is_view(function: Any) -> bool:
+    """Whether an operation only looks at its operand in another way."""
+    return any(out.alias_info for out in function._schema.returns)
 
 
 def rounding(
@@ -55,8 +96,9 @@ def rounding(
     """
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
-    for seed in range(DRAWS):
-        with Shaken(seed):
+    few = any(0 < array.size < FEW for array in exact.values())
+    for seed in range(MORE_DRAWS if few else DRAWS):
+        with Shaken(seed, dtype):
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf

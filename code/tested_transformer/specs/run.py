@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class Outcome:
     value: np.ndarray | None = None
     error: Exception | None = None
     dtype: Any = None
+    is_tensor: bool = False  # what the judge compares: one without is a NumPy array, a number
     changed: str | None = None  # one of its arguments
     disturbed: str | None = None  # something global: torch's grad mode
 
@@ -46,7 +47,8 @@ class Run:
         if not _is_module_class(self.candidate) and any(n in self.spec.of_modules for n in given):
             return "is no module class"
         takes = keywords(self.candidate)
-        extra = [name for name in given if name not in self.spec.required]
+        known = (*self.spec.required, *self.spec.of_modules)  # `build` looks after the latter
+        extra = [name for name in given if name not in known]
         missing = [name for name in extra if takes is not None and name not in takes]
         if missing:
             return "takes no " + ", ".join(f"`{name}`" for name in missing)
@@ -59,9 +61,10 @@ class Run:
             self._outcomes[case] = self.call(case)
         return self._outcomes[case]
 
-    def expected(self, case: Case) -> tuple[np.ndarray, float]:
-        """The reference's answer and the tolerance that goes with it."""
-        return self.spec.expected_of(case)
+    def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float]:
+        """The reference's answer, with some arguments replaced, and the tolerance that goes with it."""
+        changed = replace(case, arguments={**case.arguments, **changes}) if changes else case
+        return self.spec.expected_of(changed)
 
     def call(self, case: Case, **changes: Any) -> Outcome:
         """Call the candidate on the case with some arguments replaced; exceptions are answers."""
@@ -70,12 +73,14 @@ class Run:
         try:
             with kept() as disturbed:
                 answer = self._called(self.built(given), given)
-            value = as_array(self.spec.read(answer, given))
+            read = self.spec.read(answer, given)
+            value = as_array(read)
         except Exception as error:  # whatever a reader's function raises is the verdict's to report
             return Outcome(error=error, disturbed=next(iter(disturbed), None))
         changed = next((n for n in given if not same_argument(given[n], untouched[n])), None)
         dtype = getattr(answer, "dtype", None)
-        return Outcome(value, None, dtype, changed, next(iter(disturbed), None))
+        is_tensor = isinstance(read, Tensor) and read.is_floating_point()
+        return Outcome(value, None, dtype, is_tensor, changed, next(iter(disturbed), None))
 
     def value(self, case: Case, **changes: Any) -> np.ndarray:
         """The candidate's value; an exception is raised for the judge to report."""
@@ -93,7 +98,7 @@ class Run:
 
         None for an answer that is no tensor: a NumPy array can have no gradient.
         """
-        if self.outcome(case).dtype not in FLOATS:
+        if not self.outcome(case).is_tensor:
             return None
         given = case.tensors()
         return self._gradients(given, float_names(given), probe)
@@ -134,9 +139,6 @@ class Run:
             return function(*placed, **named)
         except SystemExit as stop:
             raise RuntimeError(f"it called sys.exit({stop.code!r})") from stop
-
-
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def float_names(given: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..data import Vocabulary
 from ..models.transformer import Transformer, TransformerConfig
+from ..shapes import checked
 from ..special_tokens import SPECIAL
 from .trainer import Evaluation, History, Trainer
 
@@ -31,6 +32,7 @@ class CheckpointError(ValueError):
     """A folder that holds no whole checkpoint."""
 
 
+@checked
 def save_trained(
     folder: str | Path, model: Transformer, source: Vocabulary, target: Vocabulary
 ) -> None:
@@ -38,12 +40,13 @@ def save_trained(
 
     The folder is replaced only when everything is written.
 
-    Raises: OSError if the folder cannot be written.
+    Raises: TypeError that names the argument; OSError if the folder cannot be written.
     Source: chapter 10.
     """
     _write_folder(Path(folder), lambda place: _write_model(place, model, source, target))
 
 
+@checked
 def load_trained(folder: str | Path) -> tuple[Transformer, Vocabulary, Vocabulary]:
     """The model, ready to use (eval mode, on the processor), with its two vocabularies.
 
@@ -53,12 +56,13 @@ def load_trained(folder: str | Path) -> tuple[Transformer, Vocabulary, Vocabular
     return _read_model(place, _described(place))
 
 
+@checked
 def save_checkpoint(folder: str | Path, trainer: Trainer) -> Path:
     """Write everything that a trainer needs to go on: FOLDER/step-000400, and keep the one before.
 
     Nothing is half written: the new checkpoint appears under its name when it is whole.
 
-    Raises: OSError if the folder cannot be written.
+    Raises: TypeError that names the argument; OSError if the folder cannot be written.
     Source: chapter 10.
     """
     place = Path(folder) / f"step-{trainer.step:06d}"
@@ -68,6 +72,7 @@ def save_checkpoint(folder: str | Path, trainer: Trainer) -> Path:
     return place
 
 
+@checked
 def load_checkpoint(folder: str | Path, trainer: Trainer) -> None:
     """Put a trainer where the newest checkpoint of the folder left off.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bounds import Probability
+from ..bounds import AtLeast, Below, Int64, Probability
 from ..shapes import checked
 
 __all__ = ["cross_entropy", "token_accuracy"]
@@ -19,7 +19,7 @@ def cross_entropy(
     logits: Float[Tensor, "*batch V"],
     expected: Int[Tensor, "*batch"],
     *,
-    ignore: int | None = 0,
+    ignore: Int64 | None = 0,
     label_smoothing: Probability = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Float[Tensor, ""]:
@@ -40,7 +40,7 @@ def cross_entropy(
     counts = _counts(expected, ignore)
     logits, expected = logits[counts], expected[counts]  # N V, N: padding is gone
     log_p = logits - logits.logsumexp(-1, keepdim=True)
-    surprise = -log_p.gather(-1, expected[:, None])[:, 0]  # N
+    surprise = _surprise(log_p, expected)  # N
     if label_smoothing > 0:
         surprise = (1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1)
     total = surprise.sum()
@@ -49,7 +49,7 @@ def cross_entropy(
 
 @checked
 def token_accuracy(
-    logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: int | None = 0
+    logits: Float[Tensor, "*batch V"], expected: Int[Tensor, "*batch"], *, ignore: Int64 | None = 0
 ) -> float:
     """The share of expected words that the model finds likeliest, padding left out.
 
@@ -57,8 +57,22 @@ def token_accuracy(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
-    right = (logits.argmax(-1) == expected)[_counts(expected, ignore)]
+    counts = _counts(expected, ignore)
+    right = _is_best(logits[counts], expected[counts])
     return right.double().mean().item() if right.numel() else 1.0
+
+
+TokenIDs = Annotated[Int[Tensor, " N"], AtLeast(0), Below("V")]
+
+
+@checked
+def _surprise(log_p: Float[Tensor, "N V"], expected: TokenIDs) -> Float[Tensor, " N"]:
+    return -log_p.gather(-1, expected[:, None])[:, 0]
+
+
+@checked
+def _is_best(logits: Float[Tensor, "N V"], expected: TokenIDs) -> Bool[Tensor, " N"]:
+    return logits.argmax(-1) == expected
 
 
 def _counts(expected: Tensor, ignore: int | None) -> Tensor:

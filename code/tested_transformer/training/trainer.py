@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ..bounds import NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from ..bounds import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Seed,
+    Where,
+)
 from ..data import Batch, Pair, Vocabulary, make_batches
+from ..data.pairs import Pairs
 from ..errors import argument_error
 from ..shapes import check_fields, checked
 from .losses import cross_entropy, token_accuracy
@@ -21,6 +30,7 @@ from .schedules import one_cycle_rate, paper_rate
 __all__ = ["Evaluation", "History", "Recipe", "Trainer", "evaluate"]
 
 Schedule = Literal["one_cycle", "paper", "constant"]
+Batches = Annotated[Sequence[Batch], Where("at least one", len)]
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,8 @@ class Recipe:
     schedule: Schedule = "one_cycle"
     rate: PositiveFloat = 2e-3  # the peak; for "paper" the factor
     warmup: Probability = 0.15  # a share of all steps
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    weight_decay: NonNegativeFloat = 0.01
     label_smoothing: Probability = 0.0
     clip: PositiveFloat | None = (
         1.0  # the largest norm of all gradients together; None: as they are
@@ -47,7 +57,7 @@ class Recipe:
     patience: PositiveInt | None = (
         None  # evaluations without a better one before stopping; None: never
     )
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -55,7 +65,8 @@ class Recipe:
             wanted = "a number of steps, because patience counts evaluations"
             raise argument_error(ValueError, "evaluate_every", None, wanted)
 
-    def rate_at(self, step: int, d_model: int) -> float:
+    @checked
+    def rate_at(self, step: PositiveInt, d_model: PositiveInt) -> float:
         """The learning rate of a step; the first is 1."""
         if self.schedule == "constant":
             return self.rate
@@ -88,16 +99,15 @@ class History:
         return min(self.evaluations, key=lambda e: e.loss, default=None)
 
 
-def evaluate(model: nn.Module, batches: Sequence[Batch], *, step: int = 0) -> Evaluation:
+@checked
+def evaluate(model: nn.Module, batches: Batches, *, step: NonNegativeInt = 0) -> Evaluation:
     """Loss and accuracy per word, without dropout, without gradients and without the future.
 
     The model is left in the mode in which it came.
 
-    Raises: ValueError for no batches.
+    Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
-    if not batches:
-        raise argument_error(ValueError, "batches", "none", "at least one")
     was_training, device = model.training, device_of(model)
     model.eval()
     loss = right = words = 0.0
@@ -120,13 +130,15 @@ class Trainer:
     The same model, pairs and recipe give the same losses, in one run or in several, also when a
     checkpoint lies between them. On a GPU the products are computed in bfloat16.
 
+    Raises: TypeError or ValueError that name the argument.
     Source: chapter 10.
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
-        pairs: Sequence[Pair],
+        pairs: Pairs,
         source: Vocabulary,
         target: Vocabulary,
         recipe: Recipe | None = None,
@@ -134,8 +146,6 @@ class Trainer:
         held_out: Sequence[Pair] = (),
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
-        if not pairs:
-            raise argument_error(ValueError, "pairs", "none", "at least one pair")
         if self.recipe.evaluate_every is not None and not held_out:
             raise argument_error(ValueError, "held_out", "none", "pairs to evaluate on")
         self.model, self.pairs, self.source, self.target = model, list(pairs), source, target

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import AttentionInputs, masked_bias
+from ..inputs import AttentionInputs, masked_bias, once_differentiable, transforms
 from .flash_configs import Config, choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -46,6 +46,9 @@ def unsupported_reason(call: AttentionInputs) -> str | None:
     for name, tensor in (("bias", call.bias), ("alibi_slopes", call.alibi_slopes)):
         if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
             return f"the gradient of {name} is not computed"
+    modes = transforms()
+    if {"jvp", "vmap"} & {*modes} or modes.count("grad") > 1:
+        return f"the kernels can not run inside torch.func's transforms ({', '.join(modes)})"
     return None
 
 
@@ -64,10 +67,11 @@ def unsupported_tensors(query: Tensor, value: Tensor) -> str | None:
 
 def is_tuned_for(call: AttentionInputs) -> bool:
     """Is the call of the kind that the kernels are tuned for? "auto" leaves all others to SDPA."""
+    if not call.query.is_cuda:
+        return False
     others = (call.mask, call.bias, call.key_lengths, call.alibi_slopes)
     return (
-        call.query.is_cuda
-        and call.query.dtype in (torch.float16, torch.bfloat16)
+        call.query.dtype in (torch.float16, torch.bfloat16)
         and call.query.shape[-1] <= 128
         and call.dropout_p == 0
         and all(other is None for other in others)
@@ -81,11 +85,12 @@ def run(call: AttentionInputs) -> tuple[Tensor, None]:
     Source: Dao 2023; chapter 15.
     """
     mask = call.mask if call.bias is None else masked_bias(call.bias, call.mask)
-    return flash(
+    output = flash(
         call.query, call.key, call.value, mask=mask, causal=call.causal, window=call.window,
         key_lengths=call.key_lengths, alibi_slopes=call.alibi_slopes, scale=call.scale,
         dropout_p=call.dropout_p,
-    ), None  # fmt: skip
+    )  # fmt: skip
+    return once_differentiable("flash", output), None
 
 
 def flash(
@@ -113,23 +118,17 @@ def flash(
     """
     if scale < 0:  # the kernels take the largest product for the largest score
         query, scale = -query, -scale
+    if window is not None:  # wider than all places hides nothing, and may not fit into an int64
+        window = min(window, query.shape[2] + key.shape[2])
     if mask is not None:
         mask = mask.expand(*query.shape[:3], key.shape[2])
     seed = torch.randint(2**62, (1,)) if dropout_p > 0 else None  # on the CPU: nothing waits
     rows, cols = longest or (query.shape[2], key.shape[2])
     output, _ = flash_forward(
-        *_in_low_precision(query, key, value), mask, alibi_slopes, key_lengths, row_starts,
+        query, key, value, mask, alibi_slopes, key_lengths, row_starts,
         col_starts, seed, causal, window, scale, dropout_p, rows, cols,
     )  # fmt: skip
     return output
-
-
-def _in_low_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast its dtype, as F.scaled_dot_product_attention does; else as they are."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
 
 
 # --- Operators ------------------------------------------------------------------------------------

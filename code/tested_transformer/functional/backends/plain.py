@@ -20,15 +20,14 @@ def run(call: AttentionInputs) -> tuple[Tensor, Tensor]:
     Shapes: -> output (*batch, L, dv) and weights (*batch, L, S), in the query's dtype.
     Source: Vaswani et al. 2017, equation 1; dropout on the weights as in their code.
     """
-    dtype = torch.promote_types(call.query.dtype, torch.float32)
-    query, key, value = call.query.to(dtype), call.key.to(dtype), call.value.to(dtype)
+    query, key, value = (t.to(call.dtype) for t in (call.query, call.key, call.value))
     if call.groups > 1:  # each key/value head serves `groups` neighbouring query heads
         key = key.repeat_interleave(call.groups, dim=1)  # B H S d
         value = value.repeat_interleave(call.groups, dim=1)  # B H S dv
     scores = (query @ key.mT) * call.scale  # *batch L S
     bias = call.total_bias()
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(call.dtype)
     weights = masked_softmax(scores, call.allowed())  # *batch L S
     if call.dropout_p > 0:
         weights = torch.nn.functional.dropout(weights, call.dropout_p, training=True)

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import BackendError
-from ..inputs import AttentionInputs
+from ..inputs import AttentionInputs, no_autocast, once_differentiable, transforms
 
 LOG2_OF_E = math.log2(math.e)
 
@@ -41,6 +40,10 @@ def unsupported_reason(call: AttentionInputs) -> str | None:
     """Why this backend can not serve the call, or None if it can."""
     if call.return_weights:
         return "it forgets each tile of the weights, so it can not return them"
+    if transforms():
+        return f"it can not run inside torch.func's transforms ({', '.join(transforms())})"
+    if torch.compiler.is_exporting():
+        return "it can not be exported: its loops would be fixed to these lengths"
     return None
 
 
@@ -70,10 +73,11 @@ def tiled(call: AttentionInputs, tiling: Tiling | None = None) -> Tensor:
         "dropout_p": call.dropout_p,
     }  # fmt: skip
     seed = int(torch.randint(2**62, ())) if call.dropout_p > 0 else 0
-    return _Tiled.apply(
+    output = _Tiled.apply(
         call.query, call.key, call.value, call.bias, call.alibi_slopes, call.mask,
         call.key_lengths, options, tiling or Tiling(), seed,
     )  # fmt: skip
+    return once_differentiable("tiled", output)
 
 
 def attend(query: Tensor, tiles: Iterable[Tile], width: int) -> tuple[Tensor, Tensor]:
@@ -142,24 +146,18 @@ class _Tiled(torch.autograd.Function):
         grid = Grid(call, tiling, seed)
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
         log_sum_exp = query.new_empty((*query.shape[:-1], 1), dtype=grid.dtype)
-        with torch.autocast(query.device.type, enabled=False):
-            for block in grid.blocks():
-                tiles = grid.tiles(block)
-                answer = attend(grid.rows(query, block).mul(call.scale), tiles, value.shape[-1])
-                for whole, part in zip((output, log_sum_exp), answer, strict=True):
-                    place = whole[*block.batch, ..., block.rows, :]
-                    place.copy_(part.view(place.shape))
+        for block in grid.blocks():
+            tiles = grid.tiles(block)
+            answer = attend(grid.rows(query, block).mul(call.scale), tiles, value.shape[-1])
+            for whole, part in zip((output, log_sum_exp), answer, strict=True):
+                place = whole[*block.batch, ..., block.rows, :]
+                place.copy_(part.view(place.shape))
         ctx.save_for_backward(query, key, value, bias, slopes, mask, lengths, output, log_sum_exp)
         ctx.options, ctx.tiling, ctx.seed = options, tiling, seed
         return output
 
     @staticmethod
     def backward(ctx, grad_output):
-        # once_differentiable would say nothing where grad_output is a constant, as for a sum.
-        if torch.is_grad_enabled():
-            raise BackendError(
-                'backend "tiled": its gradient can not be differentiated again (create_graph=True)'
-            )
         query, key, value, bias, slopes, mask, lengths, output, log_sum_exp = ctx.saved_tensors
         call = AttentionInputs(
             query, key, value, mask=mask, bias=bias, key_lengths=lengths, alibi_slopes=slopes,
@@ -168,7 +166,7 @@ class _Tiled(torch.autograd.Function):
         grid = Grid(call, ctx.tiling, ctx.seed)
         grads = Gradients.zeros(grid, bias=ctx.needs_input_grad[3], slopes=ctx.needs_input_grad[4])
         grad_query = torch.empty_like(query)
-        with torch.autocast(query.device.type, enabled=False):
+        with no_autocast(query.device.type):
             for block in grid.blocks():
                 scaled = grid.rows(query, block).mul(call.scale)
                 grad, row = grid.rows(grad_output, block), grid.rows(log_sum_exp, block)

@@ -9,16 +9,18 @@ from torch import Tensor
 from ... import reference
 from ...specs.attention.mutants import InPlace, NaiveSoftmax, TransposeAll
 from ...specs.compare import Problem, compare
+from ...specs.draw import Draw
 from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.spec import Case, Check, Run, Spec
+from ..checks import of_exponents, right_with, same_with, sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
 
 DECIMALS = 6  # where an answer comes out of a linear system, its last digits are nobody's business
 
 
-def _slack(case: Case, terms: int) -> float:
-    """What rounding can do to a sum of `terms` numbers of size 1."""
-    return 2 * (terms + 2) * torch.finfo(case.dtype).eps
+def _six_decimals(case: Case) -> float:
+    """The statement compares six decimals: an answer that is rounded to them, or cut off, is right."""
+    return 10**-DECIMALS
 
 
 # --- A dictionary that never says no --------------------------------------------------------------
@@ -72,18 +74,33 @@ def _look_up_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
+def _look_up_slack(case: Case) -> float:
+    """A weight may be made as the exponential of a difference of two large numbers."""
+    largest = float(np.abs(case.arguments["value"]).max())
+    return of_exponents(case, case.arguments["sharpness"]) * largest
+
+
+def _any_look_up(draw: Draw) -> Case:
+    batch, dtype = draw.one_of((), (1,), (2,), (2, 3)), draw.one_of(torch.float64, torch.float32)
+    entries, asked = draw.one_of(2, 1, 5, 9), draw.one_of(2, 1, 6)
+    arguments = {
+        "labels": draw.numbers.integers(-3, 4, size=(*batch, entries)),
+        "value": draw.numbers.normal(size=(*batch, entries, draw.one_of(2, 1, 5))),
+        "asked": draw.numbers.integers(-3, 4, size=(*batch, asked)),
+        "sharpness": draw.one_of(1.0, 0, 0.3, 12, 300.0, 5000.0),
+    }
+    return Case("any", arguments, dtype)
+
+
 def _constant_value(run: Run, case: Case) -> Problem | None:
     """A weighted average of ones is 1."""
     ones = np.ones_like(case.arguments["value"])
-    got = run.value(case, value=ones)
-    return compare(np.ones_like(got), got, _slack(case, ones.shape[-2]))
+    return right_with(run, case, "with values of 1, the answer", value=ones)
 
 
 def _missing(run: Run, case: Case) -> Problem | None:
-    value, asked = case.arguments["value"], case.arguments["asked"]
-    got = run.value(case, asked=np.full_like(asked, 99))
-    expected = np.broadcast_to(value.mean(-2, keepdims=True), got.shape)
-    return compare(expected, got, _slack(case, value.shape[-2]) * float(np.abs(value).max()))
+    nobody = np.full_like(case.arguments["asked"], 99)
+    return right_with(run, case, "asked for label 99, which nobody has, the answer", asked=nobody)
 
 
 @mistake(
@@ -151,7 +168,10 @@ LOOK_UP = Spec(
     required=("labels", "value", "asked", "sharpness"),
     reference=_look_up,
     baseline=soft_look_up,
+    differentiable=False,
+    slack=_look_up_slack,
     cases=_look_up_cases,
+    combine=_any_look_up,
     checks=(
         Check(
             "an average of equal values is that value",
@@ -216,17 +236,12 @@ def _order_cases(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-def _rows_sum(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)
-    return compare(np.ones_like(sums), sums, _slack(case, sums.shape[-1]), "sums of the rows")
-
-
 def _itself(run: Run, case: Case) -> Problem | None:
     """What a token gives itself stays on the diagonal, in the first token's row or another."""
     weights = case.arguments["weights"]
     got = np.sort(np.diagonal(run.value(case), axis1=-2, axis2=-1), -1)
     own = np.sort(np.diagonal(weights, axis1=-2, axis2=-1), -1)
-    return compare(own, got, _slack(case, 0), "the sorted diagonal")
+    return compare(own, got, run.expected(case)[1], "the sorted diagonal")
 
 
 @mistake(
@@ -277,9 +292,10 @@ UNSHUFFLE = Spec(
     required=("weights", "order"),
     reference=_unshuffled,
     baseline=back_in_order,
+    differentiable=False,
     cases=_order_cases,
     checks=(
-        Check("rows still sum to 1", "Putting things in order makes no weight new.", _rows_sum),
+        Check("rows still sum to 1", "Putting things in order makes no weight new.", sums_of_rows),
         Check(
             "what a token gives itself",
             "Weight (i, i) belongs to one token, so it must be on the diagonal before and after.",
@@ -306,7 +322,7 @@ def _one_way(w_query, w_key):
         whole = sum(table[i][j] ** 2 for i, j in pairs)
         odd = sum(((table[i][j] - table[j][i]) / 2) ** 2 for i, j in pairs)
         answer[at] = odd / whole
-    return answer.round(DECIMALS)
+    return answer
 
 
 def one_way_part(w_query: Tensor, w_key: Tensor) -> Tensor:
@@ -342,18 +358,18 @@ def _one_way_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _neither_scale(run: Run, case: Case) -> Problem | None:
-    got = run.value(case, w_query=-10 * case.arguments["w_query"])
-    return compare(run.value(case), got, 10**-DECIMALS)
+    times = -10 * case.arguments["w_query"]
+    return same_with(run, case, "W_Q is multiplied by -10", w_query=times)
 
 
 def _roles(run: Run, case: Case) -> Problem | None:
     turned = {"w_query": case.arguments["w_key"], "w_key": case.arguments["w_query"]}
-    return compare(run.value(case), run.value(case, **turned), 10**-DECIMALS)
+    return same_with(run, case, "W_Q and W_K change places", **turned)
 
 
-def _rounded(answer, arguments):
-    """Six decimals of the answer."""
-    return torch.as_tensor(answer).double().round(decimals=DECIMALS)
+def _number(answer, arguments):
+    """The answer as a tensor: a Python number is as good."""
+    return torch.as_tensor(answer)
 
 
 @mistake(
@@ -402,7 +418,9 @@ ONE_WAY = Spec(
     required=("w_query", "w_key"),
     reference=_one_way,
     baseline=one_way_part,
-    read=_rounded,
+    read=_number,
+    slack=_six_decimals,
+    differentiable=False,
     cases=_one_way_cases,
     checks=(
         Check(
@@ -433,7 +451,7 @@ def _who(output, value):
         equations = np.concatenate([entries.T, np.ones((1, len(entries)))])
         sides = np.append(output[row].astype(np.float64), 1.0)
         answer[row] = np.linalg.lstsq(equations, sides, rcond=None)[0]
-    return answer.round(DECIMALS)
+    return answer
 
 
 def recovered(output: Tensor, value: Tensor, ones: bool = True) -> Tensor:
@@ -477,15 +495,15 @@ def _who_cases(rng: np.random.Generator) -> list[Case]:
 
 def _adds_up(run: Run, case: Case) -> Problem | None:
     sums = run.value(case).sum(-1)
-    return compare(np.ones_like(sums), sums, 10**-DECIMALS * case.arguments["value"].shape[-2],
-                   "sums of the weights")  # fmt: skip
+    slack = run.expected(case)[1] * case.arguments["value"].shape[-2]
+    return compare(np.ones_like(sums), sums, slack, "sums of the weights")
 
 
 def _gives_back(run: Run, case: Case) -> Problem | None:
     value, weights = case.arguments["value"], run.value(case)
     if weights.shape != (*case.arguments["output"].shape[:-1], value.shape[-2]):
         return Problem("a weight for each query and token", f"shape {weights.shape}")
-    slack = 10**-DECIMALS * np.abs(value).sum(-2).max()
+    slack = run.expected(case)[1] * np.abs(value).sum(-2).max()
     return compare(case.arguments["output"], weights @ value, slack, "weights @ value")
 
 
@@ -533,7 +551,9 @@ WHO = Spec(
     required=("output", "value"),
     reference=_who,
     baseline=recovered,
-    read=_rounded,
+    read=_number,
+    slack=_six_decimals,
+    differentiable=False,
     cases=_who_cases,
     checks=(
         Check(

@@ -14,13 +14,8 @@ from ...specs.compare import Problem, compare
 from ...specs.mistakes import mistake, mistakes
 from ...specs.scaling.mutants import exponentials_that_overflow, the_maximum_of_the_batch
 from ...specs.spec import SHAPE, Case, Check, Run, Spec, finite
+from ..checks import of_exponents, sums_of_rows
 from ..tasks import Assignment, Hunt, Task, Written
-
-
-def _slack(case: Case, terms: int, size: float = 1.0) -> float:
-    """What rounding can do to a softmax of `terms` exponents of this size: it rounds them by eps size."""
-    return 2 * (terms + 2) * torch.finfo(case.dtype).eps * max(1.0, size)
-
 
 # --- A window without edges -----------------------------------------------------------------------
 
@@ -72,15 +67,10 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _window_slack(case: Case) -> float:
-    """A weight can be much smaller than the exponent that it is made of."""
+    """A weight may be made as the exponential of a difference of two large numbers."""
     scores, centers, width = case.arguments.values()
     far = np.max(np.abs(centers)) + scores.shape[-1]
-    return _slack(case, scores.shape[-1], np.max(np.abs(scores)) + (far / width) ** 2 / 2)
-
-
-def _rows_sum(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)
-    return compare(np.ones_like(sums), sums, _window_slack(case), "sums of the rows")
+    return of_exponents(case, np.abs(scores).max() + (far / width) ** 2 / 2)
 
 
 def _nearest_wins(run: Run, case: Case) -> Problem | None:
@@ -142,12 +132,13 @@ WINDOW = Spec(
     "scores (*batch, L, S), centers (*batch, L), width above 0 -> (*batch, L, S)",
     required=("scores", "centers", "width"),
     reference=_windowed,
-    baseline=window_inside,
     slack=_window_slack,
+    baseline=window_inside,
+    differentiable=False,
     cases=_window_cases,
     checks=(
         Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", finite),
-        Check("rows sum to 1", "The rows are divided by their sums.", _rows_sum),
+        Check("rows sum to 1", "The rows are divided by their sums.", sums_of_rows),
         Check(
             "among equal scores the nearest place wins",
             "If all scores are equal only the window decides, and it is highest next to its center.",
@@ -171,8 +162,14 @@ def _level(key):
     for batch in np.ndindex(key.shape[:-2]):
         squares = [reference.dot(row, row) for row in key[batch]]
         for j, row in enumerate(key[batch]):
-            answer[batch][j] = [*row, np.sqrt(max(squares) - squares[j])]
+            answer[batch][j] = [*row, max(squares) - squares[j]]
     return answer
+
+
+def _last_squared(answer: Tensor, arguments: dict) -> Tensor:
+    """The last number squared, its sign kept: near 0 rounding decides the number, and not its square."""
+    last = torch.as_tensor(answer)[..., -1:]
+    return torch.cat([torch.as_tensor(answer)[..., :-1], last * last.abs()], -1)
 
 
 def leveled(key: Tensor) -> Tensor:
@@ -214,9 +211,10 @@ def _kept(run: Run, case: Case) -> Problem | None:
 
 
 def _equal_lengths(run: Run, case: Case) -> Problem | None:
-    squares = np.square(run.value(case)).sum(-1)
+    got = run.value(case)
+    squares = np.square(got[..., :-1]).sum(-1) + got[..., -1]
     expected = np.broadcast_to(squares.max(-1, keepdims=True), squares.shape)
-    slack = 4 * _slack(case, case.arguments["key"].shape[-1]) * float(squares.max())
+    slack = 2 * case.rounding(got.shape[-1]) * float(squares.max())  # both sides are sums
     return compare(expected, squares, slack, "squared lengths")
 
 
@@ -288,6 +286,8 @@ LEVEL = Spec(
     required=("key",),
     reference=_level,
     baseline=leveled,
+    read=_last_squared,
+    differentiable=False,
     cases=_level_cases,
     checks=(
         Check(
@@ -334,7 +334,11 @@ def _scale_for(d, query_mean, query_std, key_mean, key_std):
 
 def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
     """The baseline."""
-    return 1 / (key_std * math.sqrt(d * (query_std**2 + query_mean**2)))
+    wide = (
+        torch.tensor(number, dtype=torch.float64) for number in (query_mean, query_std, key_std)
+    )
+    query_mean, query_std, key_std = wide
+    return 1 / (key_std * (d * (query_std.square() + query_mean.square())).sqrt())
 
 
 @mistake(
@@ -371,7 +375,7 @@ def _scale_cases(rng: np.random.Generator) -> list[Case]:
 def _halves(run: Run, case: Case, **changes) -> Problem | None:
     """The scale of changed arguments is half of the scale; neither need be the right one."""
     half, got = float(run.value(case)) / 2, float(run.value(case, **changes))
-    if abs(got - half) <= 1e-12 * abs(half):
+    if abs(got - half) <= run.expected(case)[1]:  # half of it for either
         return None
     before, after = (_call(arguments) for arguments in (case.arguments, case.arguments | changes))
     return Problem(f"half of your {before} = {2 * half:.6g}, so {half:.6g}", f"{after} = {got:.6g}")
@@ -428,6 +432,7 @@ SCALE = Spec(
     required=("d", "query_mean", "query_std", "key_mean", "key_std"),
     reference=_scale_for,
     baseline=scale_for_rows,
+    differentiable=False,
     cases=_scale_cases,
     usual=(SHAPE,),
     checks=(
@@ -533,15 +538,10 @@ def _entropy_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _entropy_slack(case: Case) -> float:
-    """A derivative can be much smaller than the scores that it is made of."""
+    """Logarithms of weights may be differences of two large numbers; twice they are in p (ln p + H)."""
     scores = case.arguments["scores"]
-    size = np.max(np.abs(scores), initial=0.0, where=np.isfinite(scores))
-    return _slack(case, scores.shape[-1], size)
-
-
-def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
-    sums = run.value(case).sum(-1)
-    return compare(np.zeros_like(sums), sums, _entropy_slack(case), "sums of the rows")
+    largest = np.max(np.abs(scores), initial=0.0, where=np.isfinite(scores))
+    return of_exponents(case, largest) * (2 + math.log(scores.shape[-1]))
 
 
 @mistake(
@@ -568,8 +568,9 @@ ENTROPY = Spec(
     "score, row by row; 0 ln 0 counts as 0, and -inf hides a key. (*batch, S) -> (*batch, S)",
     required=("scores",),
     reference=_entropy_gradient,
-    baseline=entropy_slope,
     slack=_entropy_slack,
+    baseline=entropy_slope,
+    differentiable=False,
     cases=_entropy_cases,
     checks=(
         Check(
@@ -580,7 +581,7 @@ ENTROPY = Spec(
         Check(
             "raising all scores changes nothing",
             "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
-            _nothing_in_sum,
+            sums_of_rows,
         ),
     ),
     mutants=mistakes(_log_of_zero, _no_mean, _only_itself, other_sign, bits_for_nats),

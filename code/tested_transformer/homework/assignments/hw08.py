@@ -13,12 +13,11 @@ from torch import Tensor
 
 from ... import reference
 from ...errors import argument_error
-from ...specs.compare import Problem, brief, compare
+from ...specs.compare import Problem, brief, compare, unchanged
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..checks import right_with
 from ..tasks import Assignment, Hunt, Task, Written
-
-ROUNDING = 1e-9  # between two answers in float64 that should be the same
 
 
 def _whole_numbers(answer: Any, arguments: dict[str, Any]) -> Any:
@@ -119,8 +118,12 @@ def min_p_as_probabilities(logits, share):
 def _min_p_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, vocab, share, shift=0.0, scale=2.0, dtype=torch.float64) -> Case:
-        logits = scale * rng.normal(size=(rows, vocab)) + shift
-        return Case(label, {"logits": logits, "share": share}, dtype)
+        """No word so near to the threshold that rounding decides."""
+        while True:
+            logits = scale * rng.normal(size=(rows, vocab)) + shift
+            far = logits - logits.max(-1, keepdims=True) - np.log(share)
+            if np.abs(far).min() > 1e-3:
+                return Case(label, {"logits": logits, "share": share}, dtype)
 
     tied = np.log(np.array([[0.1, 0.3, 0.3, 0.3], [0.2, 0.1, 0.5, 0.2]]))
     return [
@@ -163,16 +166,17 @@ def _kept_as_they_were(run: Run, case: Case) -> Problem | None:
 def _kept_after_a_shift(run: Run, case: Case) -> Problem | None:
     here = np.isfinite(run.value(case))
     there = np.isfinite(run.value(case, logits=case.arguments["logits"] + 3.0))
-    return compare(here, there, 0.0, "who stays if all scores are 3 higher")
+    return unchanged(here, there, 0.0, "all scores are 3 higher", "who stays")
 
 
 def _rows_alone(run: Run, case: Case) -> Problem | None:
     whole = run.value(case)
     for row, scores in enumerate(case.arguments["logits"]):
         alone = run.value(case, logits=scores[None])[0]
-        problem = compare(
-            np.isfinite(alone), np.isfinite(whole[row]), 0.0, f"who stays in row {row}"
-        )
+        problem = unchanged(
+            np.isfinite(alone), np.isfinite(whole[row]), 0.0, "other rows are added",
+            f"who stays in row {row}",
+        )  # fmt: skip
         if problem:
             return problem
     return None
@@ -569,8 +573,8 @@ def _guesses_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _a_distribution(run: Run, case: Case) -> Problem | None:
-    got = run.value(case)
-    if got.min() >= 0 and abs(got.sum() - 1) < 1e-5:
+    got, (expected, tolerance) = run.value(case), run.expected(case)
+    if got.min() >= 0 and abs(got.sum() - expected.sum()) <= len(expected) * tolerance:
         return None
     return Problem(
         "probabilities from 0 up with the sum 1", f"sum {got.sum():.4g}, least {got.min():.4g}"
@@ -597,21 +601,21 @@ def _equality_refuses(run: Run, case: Case) -> Problem | None:
 
 
 def _all_accepted(run: Run, case: Case) -> Problem | None:
-    got = run.value(case, coins=np.zeros_like(case.arguments["coins"]))
-    return compare(case.arguments["p"][-1], got, ROUNDING, "with coins of 0 the answer")
+    coins = np.zeros_like(case.arguments["coins"])
+    return right_with(run, case, "with coins of 0 the answer", coins=coins)
 
 
 def _edge_of_the_ratio(run: Run, case: Case) -> Problem | None:
     """Just below the ratio a guess is accepted; just above it is refused."""
-    ratio, last = _ratio(case), case.arguments["p"][-1]
-    got = run.value(case, coins=0.999 * ratio)
-    problem = compare(last, got, ROUNDING, "with coins a little below p/q the answer")
+    ratio, last, rounding = _ratio(case), case.arguments["p"][-1], run.expected(case)[1]
+    what = "with coins a little below p/q the answer"
+    problem = right_with(run, case, what, coins=0.999 * ratio)
     if problem or ratio[0] > 0.99:
         return problem
     coins = np.where(np.arange(len(ratio)) == 0, 1.001 * ratio, 0.0)
     expected = run.spec.expected(case, coins=coins)
     got = run.value(case, coins=coins)
-    refused = np.abs(got - last).max() > ROUNDING or np.abs(expected - last).max() <= ROUNDING
+    refused = np.abs(got - last).max() > rounding or np.abs(expected - last).max() <= rounding
     return None if refused else Problem("a coin a little above p/q refuses", "it accepts")
 
 
@@ -626,8 +630,9 @@ def _nothing_after(run: Run, case: Case) -> Problem | None:
     p, coins = a["p"].copy(), a["coins"].copy()
     p[place + 1 :] = p[place + 1 :][:, ::-1]
     coins[place + 1 :] = 0.0
-    got = run.value(case, p=p, coins=coins)
-    return compare(run.value(case), got, ROUNDING, "with other numbers after the first refusal")
+    got, tolerance = run.value(case, p=p, coins=coins), 2 * run.expected(case)[1]
+    when = "other numbers stand after the first refusal"
+    return unchanged(run.value(case), got, tolerance, when)
 
 
 def _not_again(run: Run, case: Case) -> Problem | None:
@@ -653,6 +658,7 @@ AFTER_GUESSES = Spec(
     baseline=lambda p, q, drafted, coins: _after(
         p, _accepted(p, q, drafted, coins), lambda n: _residual(p, q, n)
     ),
+    differentiable=False,
     cases=_guesses_cases,
     checks=(
         Check(
@@ -1013,7 +1019,7 @@ def _can_be_said(run: Run, case: Case) -> Problem | None:
 def _no_likelier(run: Run, case: Case) -> Problem | None:
     a, words = case.arguments, run.value(case)
     best, got = _likeliest(a["first"], a["after"], a["eos"], a["longest"])[0], _score(case, words)
-    if got >= best - 1e-6:
+    if got >= best - case.rounding(a["longest"]) * abs(best):
         return None
     return Problem(f"log-probability {best:.4f}", f"{got:.4f}, {words.tolist()[:12]}")
 

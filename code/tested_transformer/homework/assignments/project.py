@@ -15,9 +15,10 @@ from torch.nn import functional as F  # noqa: N812
 
 from ... import reference
 from ...data.vocabulary import BOS, EOS, PAD
-from ...specs.compare import Problem, compare
+from ...specs.compare import Problem, compare, unchanged
 from ...specs.mistakes import Mutant, mistake, mistakes
 from ...specs.spec import Case, Check, Run, Spec
+from ..checks import right_with, same_with
 from ..tasks import Assignment, Hunt, Task, Written
 
 LETTERS = "IVXLCDM"  # numbered from 4 on, as Vocabulary(LETTERS) does
@@ -29,12 +30,14 @@ EPS = 1e-6
 
 def _not_rounded(run: Run, case: Case) -> Problem | None:
     """Numbers that are right but for a rounding in float32."""
-    expected, got = run.expected(case)[0], run.value(case)
+    (expected, tolerance), got = run.expected(case), run.value(case)
     if expected.shape != got.shape:
         return None  # the shape has its own check
     far = np.abs(expected - got).max(initial=0.0)
-    if 1e-12 < far <= 4 * torch.finfo(torch.float32).eps * np.abs(expected).max(initial=0.0):
-        return Problem("an error below 1e-12, as in float64", f"one of {far:.0e}, as in float32")
+    if tolerance < far <= 4 * torch.finfo(torch.float32).eps * np.abs(expected).max(initial=0.0):
+        return Problem(
+            f"an error below {tolerance:.0e}, as in float64", f"one of {far:.0e}, as in float32"
+        )
     return None
 
 
@@ -624,7 +627,7 @@ def _ceiling_cases(rng: np.random.Generator) -> list[Case]:
 def _order_is_nothing(run: Run, case: Case) -> Problem | None:
     """The letters of each row sorted: the same bags."""
     source = np.sort(case.arguments["source"], axis=1)[:, ::-1].copy()
-    return compare(run.value(case, source=source), run.value(case), 1e-12, "the ceiling")
+    return same_with(run, case, "the letters are sorted", "the ceiling", source=source)
 
 
 def _no_doubt(run: Run, case: Case) -> Problem | None:
@@ -639,8 +642,8 @@ def _always_something(run: Run, case: Case) -> Problem | None:
     """All rows alike, all answers different: one of N is right."""
     num = len(case.arguments["answers"])
     source = np.full((num, 3), 5)
-    got = run.value(case, source=source, answers=np.arange(num))
-    return compare(np.asarray(1 / num), got, 1e-12, "with one bag and N answers")
+    given = {"source": source, "answers": np.arange(num)}
+    return right_with(run, case, "with one bag and N answers", **given)
 
 
 CEILING = Spec(
@@ -851,7 +854,7 @@ def _layer_cases(rng: np.random.Generator) -> list[Case]:
 def _direct_way(run: Run, case: Case) -> Problem | None:
     """Sublayers that find nothing leave the stream as it is."""
     zeros = {n: np.zeros_like(case.arguments[n]) for n in ("own", "cross", "down_proj")}
-    return compare(case.arguments["x"], run.value(case, **zeros), 1e-12, "with weights of zeros")
+    return right_with(run, case, "with weights of zeros", **zeros)
 
 
 def _finite(run: Run, case: Case) -> Problem | None:
@@ -864,26 +867,27 @@ def _past_only(run: Run, case: Case) -> Problem | None:
     x = case.arguments["x"].copy()
     x[:, -1] += 1.0
     before, after = (a[:, :-1] for a in (run.value(case), run.value(case, x=x)))
-    return compare(before, after, 1e-12, "with another last token, the tokens before it")
+    when, what = "the last token is another", "the tokens before it"
+    return unchanged(before, after, 2 * run.expected(case)[1], when, what)
 
 
 def _target_padding(run: Run, case: Case) -> Problem | None:
     real = case.arguments["target_real"]
     x = np.where(real[..., None], case.arguments["x"], case.arguments["x"] + 1.0)
     before, after = (a[real] for a in (run.value(case), run.value(case, x=x)))
-    return compare(before, after, 1e-12, "with other padding in the target, the real tokens")
+    when = "the padding of the target is other"
+    return unchanged(before, after, 2 * run.expected(case)[1], when, "the real tokens")
 
 
 def _source_padding(run: Run, case: Case) -> Problem | None:
     memory, real = case.arguments["memory"], case.arguments["source_real"]
     memory = np.where(real[..., None], memory, memory + 1.0)
-    return compare(run.value(case), run.value(case, memory=memory), 1e-12,
-                   "with other padding in the source")  # fmt: skip
+    return same_with(run, case, "the padding of the source is other", memory=memory)
 
 
 def _memory_read(run: Run, case: Case) -> Problem | None:
     other = run.value(case, memory=case.arguments["memory"] * 2.0 + 1.0)
-    if np.abs(other - run.value(case)).max() > 1e-6:
+    if np.abs(other - run.value(case)).max() > 2 * run.expected(case)[1]:
         return None
     return Problem("another output for another memory", "the same output")
 
@@ -1151,8 +1155,8 @@ def _report_cases(rng: np.random.Generator) -> list[Case]:
 
 def _column(number: int, what: str):
     def test(run: Run, case: Case) -> Problem | None:
-        expected, got = run.expected(case)[0][:, number], run.value(case)[:, number]
-        return compare(expected, got, 1e-12, what)
+        (expected, tolerance), got = run.expected(case), run.value(case)
+        return compare(expected[:, number], got[:, number], tolerance, what)
 
     return test
 
@@ -1161,7 +1165,7 @@ def _perfect(run: Run, case: Case) -> Problem | None:
     table = run.value(case, prefix_ids=case.arguments["expected"])
     wanted = run.expected(case)[0].copy()
     wanted[:, 1], wanted[:, 2] = wanted[:, 0] > 0, 0
-    return compare(wanted, table, 1e-12, "with the right answers for all")
+    return compare(wanted, table, run.expected(case)[1], "with the right answers for all")
 
 
 def _talk_after(run: Run, case: Case) -> Problem | None:
@@ -1169,9 +1173,7 @@ def _talk_after(run: Run, case: Case) -> Problem | None:
     for row in prefix_ids:
         if EOS in row:
             row[row.tolist().index(EOS) + 1 :] = 9
-    return compare(
-        run.value(case), run.value(case, prefix_ids=prefix_ids), 1e-12, "with talk after EOS"
-    )
+    return same_with(run, case, "talk follows EOS", "the report", prefix_ids=prefix_ids)
 
 
 REPORT = Spec(

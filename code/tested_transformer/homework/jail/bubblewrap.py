@@ -12,13 +12,14 @@ import platform
 import shutil
 import struct
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ...errors import check_count, check_positive
+from ...bounds import PositiveFloat, PositiveInt
+from ...shapes import check_fields
 
 __all__ = ["JailMissing", "Limits"]
 
@@ -48,20 +49,17 @@ class Limits:
     printed, the rest is dropped.
     """
 
-    wall_seconds: float = 60.0
-    cpu_seconds: int = 30
-    memory_bytes: int = 2 << 30
-    answer_bytes: int = 1 << 24
-    scratch_bytes: int = 1 << 24
-    open_files: int = 64
-    output_bytes: int = 8 << 10
+    wall_seconds: PositiveFloat = 60.0
+    cpu_seconds: PositiveInt = 30
+    memory_bytes: PositiveInt = 2 << 30
+    answer_bytes: PositiveInt = 1 << 24
+    scratch_bytes: PositiveInt = 1 << 24
+    open_files: PositiveInt = 64
+    output_bytes: PositiveInt = 8 << 10
 
     def __post_init__(self) -> None:
         """Raises: TypeError or ValueError unless every limit is a positive number."""
-        check_positive("wall_seconds", self.wall_seconds)
-        for name, value in asdict(self).items():
-            if name != "wall_seconds":
-                check_count(name, value, 1)
+        check_fields(self)
 
 
 def find_bubblewrap() -> str:

@@ -15,7 +15,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from ...bounds import PositiveInt, Seed
 from ...errors import argument_error
+from ...shapes import checked
 from ..assignments import assignment as load
 from ..jail.bubblewrap import PACKAGE, JailError, Limits
 from ..jail.session import JailSession
@@ -32,13 +34,14 @@ RUN = "run.json"  # the instructor's: it holds the seed
 FAILED = "grader failed"
 
 
+@checked
 def grade(
     path: str | Path,
     assignment: Assignment,
     out: str | Path,
     *,
-    jobs: int = 1,
-    seed: int | None = None,
+    jobs: PositiveInt = 1,
+    seed: Seed | None = None,
     limits: Limits | None = None,
     without_jail_for_my_own_code: bool = False,
 ) -> list[Marks]:
@@ -51,8 +54,6 @@ def grade(
         assignment, or jobs below 1; JailMissing or JailError, before any submission is marked;
         KeyboardInterrupt, when what was in hand is marked and kept.
     """
-    if jobs < 1:
-        raise argument_error(ValueError, "jobs", jobs, "1 or more")
     submissions = find_submissions(path)
     if not submissions:
         raise argument_error(ValueError, "submissions", f"{path}, without a notebook", "notebooks")

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ...bounds import Seed
+from ...shapes import checked
 from ...specs.judge import Verdict, drawn, judge
 from ...specs.spec import Run, Spec, describe
 from ..bug_hunts import HuntVerdict, judge_hunt
@@ -32,11 +34,12 @@ HANDED_OUT = "*Your answer here.*"
 SLOW_SECONDS = 4.0
 
 
+@checked
 def mark(
     submission: Submission,
     assignment: Assignment,
     *,
-    seed: int,
+    seed: Seed,
     limits: Limits | None = None,
     without_jail_for_my_own_code: bool = False,
     key: str = "",

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...shapes import checked
+
 __all__ = ["Marks", "PartMarks"]
 
 
@@ -60,6 +62,7 @@ class Marks:
         of_parts = [f"{name}: {flag}" for name, part in self.parts.items() for flag in part.flags]
         return (*self.flags, *of_parts)
 
+    @checked
     def answer(self, part: str) -> str:
         """A digest of what answers a part, by which a person's points know it again; empty for nothing."""
         return self.parts[part].code if part in self.parts else digest(self.written.get(part, ""))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import argument_error
+from ...shapes import checked
 
 __all__ = ["Submission", "find_submissions"]
 
@@ -110,6 +111,7 @@ class Submission:
 # ------------------------------------------------------------------------------------------ finding
 
 
+@checked
 def find_submissions(path: str | Path) -> list[Submission]:
     """Every notebook in a folder or zip, sorted by id; what cannot be read is listed with a flag.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...errors import argument_error
+from ...shapes import checked
 from .answers import code_beside, written_answers
 from .cells import cell_text, is_code, notebook_cells
 from .definitions import CellProblem, bound_names, compile_text, gathered_definitions, is_nothing
@@ -36,6 +37,7 @@ class Source:
     sentence: str = ""
 
 
+@checked
 def read_submission(file: Submission | str | Path) -> Source:
     """The definitions and written answers of a submission, or of a notebook on disk.
 

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import argument_error, check_count, check_float_tensor, check_rank, shape_of
+from ...bounds import PositiveInt
+from ...errors import argument_error, shape_of
 from ...functional.masks import (
     causal_mask,
     combine_masks,
@@ -17,17 +18,19 @@ from ...functional.masks import (
     padding_mask,
     window_mask,
 )
+from ...shapes import checked
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 LEFT, TOP, CELL = 62, 26, 42  # the grid's corner, and the side of a cell
 SHADE = 0.6  # opacity of a weight of 1, so that its number stays readable
 
 
+@checked
 def mask_switches(
     scores: Float[Tensor, "L L"],
     words: Sequence[str],
     *,
-    length: int,
+    length: PositiveInt,
     start: tuple[int, int, int, int] = (0, 0, 0, 1),
 ) -> SettingsPicture:
     """Switch masks on and off: the weights that `masked_softmax` makes of the same scores.
@@ -40,13 +43,10 @@ def mask_switches(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 4.
     """
-    check_float_tensor("scores", scores)
-    check_rank("scores", scores, 2)
     size = len(words)
     if tuple(scores.shape) != (size, size) or size < 3:
         wanted = f"({size}, {size}), a row for each of at least 3 words"
         raise argument_error(ValueError, "scores", f"shape {shape_of(scores)}", wanted)
-    check_count("length", length)
     if length > size:
         raise argument_error(ValueError, "length", length, f"at most {size}, the number of words")
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...bounds import PositiveInt
 from ...data import BOS, EOS, PAD, Vocabulary, pad
 from ...data.number_words import english_words, german_words
-from ...errors import argument_error, check_count
+from ...errors import argument_error
 from ...generation.decoding_state import Seq2SeqState
 from ...generation.generate import generate
 from ...models.transformer import Transformer
+from ...shapes import checked
 from .page import PagePicture, details
 
 END = "end"  # how the end of a sentence is shown
@@ -54,6 +56,7 @@ class Look:
         return np.rint(100 * self.weights).astype(int)
 
 
+@checked
 def look_at_numbers(
     model: Transformer, source: Vocabulary, target: Vocabulary, numbers: Iterable[int]
 ) -> list[Look]:
@@ -142,6 +145,7 @@ class NumberPicture(PagePicture):
             details("The weights as a table", table(look)),
         ]
 
+    @checked
     def verdict(self, look: Look) -> str:
         """What the model said, and whether it is right."""
         said = " ".join(word for word in look.said if word != END)
@@ -149,6 +153,7 @@ class NumberPicture(PagePicture):
             return f"It says “{said}” ✓ right"
         return f"It says “{said}” ✗ wrong, it should be “{' '.join(look.expected[:-1])}”"
 
+    @checked
     def training(self, look: Look) -> str:
         """Whether the model had been shown the number."""
         return (
@@ -168,12 +173,13 @@ class NumberPicture(PagePicture):
         return "\n".join([head, self.verdict(look), self.training(look), *lines])
 
 
+@checked
 def number_picture(
     looks: Iterable[Look],
     *,
     shown: Collection[int] = (),
-    start: int = 24,
-    examples: Sequence[int] = (24, 42, 34, 13, 203, 302, 999),
+    start: PositiveInt = 24,
+    examples: Sequence[PositiveInt] = (24, 42, 34, 13, 203, 302, 999),
 ) -> NumberPicture:
     """Make the picture in which a reader chooses a number, from the looks at 1, 2, 3 and so on.
 
@@ -183,17 +189,11 @@ def number_picture(
         and for a start or example that is not among them.
     """
     looks = list(looks)
-    for look in looks:
-        if not isinstance(look, Look):
-            raise argument_error(
-                TypeError, "looks", type(look).__name__, "what look_at_numbers returns"
-            )
     numbers = [look.number for look in looks]
     if not looks or numbers != list(range(1, len(looks) + 1)):
         came = f"{len(numbers)} numbers" + (f" from {numbers[0]}" if numbers else "")
         raise argument_error(ValueError, "looks", came, "all numbers from 1, in order")
     for name, number in (("start", start), *(("examples", number) for number in examples)):
-        check_count(name, number)
         if number > len(looks):
             raise argument_error(ValueError, name, number, f"a number from 1 to {len(looks)}")
     return NumberPicture(looks, shown, start, examples)

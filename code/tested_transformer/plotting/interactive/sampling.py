@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import argument_error, check_count, check_float_tensor, check_rank
+from ...bounds import PositiveInt
+from ...errors import argument_error
 from ...generation.sampling import Sampling
+from ...shapes import checked
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 TEMPERATURES = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0)
@@ -19,11 +21,12 @@ TOP_P = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, None)
 LEFT, ROOM, PITCH, TOP = 70, 236, 22, 4  # of the bars
 
 
+@checked
 def sampling_sliders(
     logits: Float[Tensor, " V"],
     words: Sequence[str],
     *,
-    shown: int = 12,
+    shown: PositiveInt = 12,
     start: tuple[int, int, int] = (4, 10, 11),
 ) -> SettingsPicture:
     """Slide temperature, top-k and top-p: what `Sampling` leaves of one distribution.
@@ -39,13 +42,10 @@ def sampling_sliders(
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 11.
     """
-    check_float_tensor("logits", logits)
-    check_rank("logits", logits, 1)
     if len(words) != len(logits):
         raise argument_error(
             ValueError, "words", f"{len(words)} words", f"{len(logits)}, one a score"
         )
-    check_count("shown", shown)
     if shown >= len(logits):
         raise argument_error(ValueError, "shown", shown, f"fewer than the {len(logits)} words")
     order = logits.double().argsort(descending=True, stable=True)

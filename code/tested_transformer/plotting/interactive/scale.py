@@ -9,8 +9,9 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import argument_error, check_float_tensor, check_rank, shape_of
+from ...errors import argument_error, shape_of
 from ...functional.scaling import perplexity, scaled_scores, softmax, softmax_jacobian
+from ...shapes import checked
 from .settings import Choice, Setting, SettingsPicture, Slots
 
 WAYS = {"bare": "a", "scaled": "b"}  # and the class of its color
@@ -20,6 +21,7 @@ PLOT, TALL = 296, 84  # width and height of the curves; they stand 46 below the 
 HIGHEST = 0.5  # the largest norm that a softmax's Jacobian can have: two weights of one half
 
 
+@checked
 def scale_slider(
     query: Float[Tensor, "L d"],
     key: Float[Tensor, "S d"],
@@ -39,16 +41,13 @@ def scale_slider(
     Source: chapter 3.
     """
     for name, tensor, words in (("query", query, queries), ("key", key, keys)):
-        check_float_tensor(name, tensor)
-        check_rank(name, tensor, 2)
         if len(words) != len(tensor) or not words:
             names = {"query": "queries", "key": "keys"}[name]
             raise argument_error(
                 ValueError, names, f"{len(words)} words", f"{len(tensor)}, at least 1"
             )
-    if query.shape[1] != key.shape[1] or query.shape[1] < 2:
-        wanted = f"query's head size {query.shape[1]}, at least 2"
-        raise argument_error(ValueError, "key", f"shape {shape_of(key)}", wanted)
+    if query.shape[1] < 2:
+        raise argument_error(ValueError, "query", f"shape {shape_of(query)}", "d of at least 2")
     sizes = [2**n for n in range(query.shape[1].bit_length())]
     found = {
         way: [weights_of(query[:, :d], key[:, :d], way) for d in sizes] for way in WAYS

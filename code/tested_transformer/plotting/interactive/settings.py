@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Any, Literal
 
-from ...errors import argument_error, check_count
+from ...bounds import NonNegativeInt
+from ...errors import argument_error
+from ...shapes import check_fields, checked
 from .page import PagePicture, details
 
 DIGITS = string.ascii_letters + string.digits + "-_"  # two of them are a number below 4096
@@ -34,18 +36,14 @@ class Setting:
     name: str
     labels: tuple[str, ...]
     kind: Literal["slider", "list", "switch"] = "slider"
-    start: int = 0
-    needs: int | None = None
+    start: NonNegativeInt = 0
+    needs: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("slider", "list", "switch"):
-            raise argument_error(
-                ValueError, "kind", repr(self.kind), "'slider', 'list' or 'switch'"
-            )
+        check_fields(self)
         if len(self.labels) < 2 or (self.kind == "switch" and len(self.labels) != 2):
             wanted = "2 labels" if self.kind == "switch" else "at least 2 labels"
             raise argument_error(ValueError, "labels", len(self.labels), wanted)
-        check_count("start", self.start, least=0)
         if self.start >= len(self.labels):
             raise argument_error(
                 ValueError, "start", self.start, f"a number below {len(self.labels)}"
@@ -114,6 +112,7 @@ class SettingsPicture(PagePicture):
         self.size, self.drawn = size, draw(slots)
         self.words, self.table = words(slots), table(slots)
 
+    @checked
     def at(self, *choice: int) -> dict[str, str]:
         """What the slots show for a choice.
 

@@ -99,8 +99,8 @@ class BiasFormula(Formula):
         """-slope x |query position - key position|."""
         query_ids, key_ids = self.places(query_ids, key_ids)
         distance = self.distance(query_ids[..., :, None] - key_ids[..., None, :])  # *B L S
-        distance = distance.reshape(-1, 1, *distance.shape[-2:])
-        return self.penalty(self.slopes(num_heads).view(-1, 1, 1), distance)
+        distance = distance if distance.ndim == 3 else distance[None]
+        return self.penalty(self.slopes(num_heads).view(-1, 1, 1), distance.unsqueeze(1))
 
     def places(self, query_ids, key_ids):
         """The positions."""

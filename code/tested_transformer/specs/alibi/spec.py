@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from ... import reference
-from ..compare import Problem, compare
+from ..checks import varied
+from ..compare import Problem, compare, unchanged
+from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import SHAPE, Case, Check, Run, Spec
 from . import mutants
 from .mutants import BiasFormula, slopes
-
-ROUNDING = 1e-6  # of a slope, in float32: slopes are at most 1
 
 # --- Slopes ---------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ def _slope_cases(rng: np.random.Generator) -> list[Case]:
     """Powers of two and other numbers, as checkpoints have them (BLOOM 112, Baichuan 40)."""
     drawn = int(rng.integers(17, 32))
     return [Case(f"{n} heads", {"num_heads": n}, torch.float32)
-            for n in (8, 1, 2, 16, 6, 3, 5, 7, 12, 40, 112, drawn)]  # fmt: skip
+            for n in (8, 1, 2, 16, 6, 3, 5, 7, 12, 24, 40, 64, 112, 128, drawn)]  # fmt: skip
 
 
 def _is_power(case: Case) -> bool:
@@ -35,13 +35,14 @@ def _is_power(case: Case) -> bool:
 def _geometric(run: Run, case: Case) -> Problem | None:
     num_heads = case.arguments["num_heads"]
     wanted = 2.0 ** (-8 / num_heads * np.arange(1, num_heads + 1))
-    return compare(wanted, run.value(case), ROUNDING)
+    return compare(wanted, run.value(case), run.expected(case)[1])
 
 
 def _power_first(run: Run, case: Case) -> Problem | None:
     smaller = 2 ** int(np.log2(case.arguments["num_heads"]))
-    first = run.value(case)[:smaller]
-    return compare(run.value(case, num_heads=smaller), first, ROUNDING, f"the first {smaller}")
+    fewer = varied(case, "the power of two", num_heads=smaller)
+    slack, what = run.expected(case)[1] + run.expected(fewer)[1], f"the first {smaller} slopes"
+    return unchanged(run.value(fewer), run.value(case)[:smaller], slack, "heads are added", what)
 
 
 ALIBI_SLOPES = Spec(
@@ -52,7 +53,7 @@ from the first.""",
     required=("num_heads",),
     reference=reference.alibi_slopes,
     baseline=slopes,
-    differentiable=False,
+    differentiable=False,  # of integers
     cases=_slope_cases,
     usual=(SHAPE,),
     checks=(
@@ -99,7 +100,24 @@ def _bias_cases(rng: np.random.Generator) -> list[Case]:
         case("a batch after a cache", padded[:2, 3:], padded[:2], 4),
         case("far from the start", range(far, far + 3), range(far - 4, far + 3), 16),
         case("positions out of order", rng.permutation(6)[:4], rng.permutation(6), 5),
+        case("one head", [2], range(3), 1),
+        case("far apart", [20_001], [0, 1, 9_999], 8),
+        case("beyond 2^24", [2**24 + 3], 2**24 + np.arange(4), 4),
+        case("no keys", range(2), np.zeros(0, dtype=np.int64), 4),
+        case("a batch of queries, the same keys", padded, np.tile(np.arange(5), (3, 1)), 12),
+        case("int32", np.arange(3, dtype=np.int32), np.arange(3, dtype=np.int32), 8),
     ]  # fmt: skip
+
+
+def _bias_by_chance(draw: Draw) -> Case:
+    batch = draw.one_of((), (1,), (3,))
+    far = draw.one_of(5, 1000)
+    arguments = {
+        "query_ids": draw.numbers.integers(0, far, (*batch, draw.one_of(3, 1))),
+        "key_ids": draw.numbers.integers(0, far, (*batch, draw.one_of(4, 1))),
+        "num_heads": draw.one_of(4, 1, 6, 12),
+    }
+    return Case("sizes by chance", arguments, torch.float32)
 
 
 def _line(case: Case) -> dict[str, np.ndarray]:
@@ -111,28 +129,32 @@ def _at_itself(run: Run, case: Case) -> Problem | None:
     """A query at the position of a key has no penalty there."""
     bias, keys = run.value(case), case.arguments["key_ids"]
     same = case.arguments["query_ids"][..., :, None] == keys[..., None, :]
-    there = np.where(same.reshape(-1, 1, *same.shape[-2:]), bias, 0.0)
+    there = np.where(same if same.ndim == 2 else same[:, None], bias, 0.0)
     return compare(np.zeros_like(there), there, 0.0, "the bias where the positions are equal")
 
 
 def _farther(run: Run, case: Case) -> Problem | None:
     past, future = np.split(run.value(case, **_line(case))[0, :, 0], [5], axis=-1)
-    falling = (np.diff(past) > 0).all() and (np.diff(future) < 0).all()
+    with np.errstate(invalid="ignore"):  # inf - inf
+        falling = (np.diff(past) > 0).all() and (np.diff(future) < 0).all()
     return (
         None if falling else Problem("less with every step away", "not less, on one side at least")
     )
 
 
 def _steps(run: Run, case: Case) -> Problem | None:
-    steps = np.abs(np.diff(run.value(case, **_line(case))[0, :, 0]))  # H 10
+    line = varied(case, "a line", **_line(case))
+    steps = np.abs(np.diff(run.value(line)[0, :, 0]))  # H 10
     wanted = np.broadcast_to(steps[:, 4:5], steps.shape)
-    return compare(wanted, steps, ROUNDING * steps.max(), "the cost of a step")
+    slack = 4 * run.expected(line)[1] * max(1.0, steps.max())  # larger steps round by as much more
+    return compare(wanted, steps, slack, "the cost of a step")
 
 
 def _slopes(run: Run, case: Case) -> Problem | None:
-    bias = run.value(case, query_ids=np.array([1]), key_ids=np.array([0]))
+    step = varied(case, "one step", query_ids=np.array([1]), key_ids=np.array([0]))
     wanted = reference.alibi_slopes(case.arguments["num_heads"]).astype(float)
-    return compare(wanted, -bias.reshape(-1), ROUNDING, "the cost of one step, by head")
+    bias, slack = run.value(step), run.expected(step)[1]
+    return compare(wanted, -bias.reshape(-1), slack, "the cost of one step, by head")
 
 
 ALIBI_BIAS = Spec(
@@ -143,8 +165,10 @@ being alibi_slopes(num_heads). query_ids (L) or (B, L), key_ids (S) or (B, S), i
     required=("query_ids", "key_ids", "num_heads"),
     reference=reference.alibi_bias,
     baseline=BiasFormula(),
-    differentiable=False,
+    differentiable=False,  # of integers
     cases=_bias_cases,
+    combine=_bias_by_chance,
+    num_drawn=4,
     checks=(
         Check(
             "no penalty at no distance",

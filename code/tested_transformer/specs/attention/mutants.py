@@ -127,6 +127,18 @@ class TransposeAll(AttentionFormula):
 
 
 @mistake(
+    "keys ask and queries answer",
+    rejected_by="RuntimeError",
+    symptom="RuntimeError where L and S differ; in self-attention the scores are transposed.",
+    cause="K Q^T in place of Q K^T.",
+    chapter=1,
+)
+class KeysAsk(AttentionFormula):
+    def scores(self, query, key):
+        return key @ query.transpose(-2, -1)
+
+
+@mistake(
     "no scale",
     rejected_by="the scale is 1/sqrt(d)",
     symptom="The weights are too sharp, the more so the larger the head.",

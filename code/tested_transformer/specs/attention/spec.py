@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ... import reference
-from ..compare import Problem, compare
+from ..compare import Problem, compare, unchanged
+from ..draw import Draw
 from ..masks.spec import textbook as masked_softmax
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec, finite
@@ -45,15 +49,18 @@ def textbook(query, key, value, *, mask=None, bias=None, causal=False, window=No
 
 def _cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, query, keys, width=6, dtype=torch.float64, spread=1.0, **options) -> Case:
-        """query (*batch, L, d); keys (*batch, S)."""
-        arguments = {
+    def case(
+        label, query, keys, width=6, dtype=torch.float64, spread=1.0, turned=False, **options
+    ) -> Case:
+        """query (*batch, L, d); keys (*batch, S). Turned: in memory L comes before the axis before it."""
+        arrays = {
             "query": spread * rng.normal(size=query),
             "key": spread * rng.normal(size=(*keys, query[-1])),
             "value": rng.normal(size=(*keys, width)),
-            **options,
         }
-        return Case(label, arguments, dtype)
+        if turned:
+            arrays = {n: a.swapaxes(-2, -3).copy().swapaxes(-2, -3) for n, a in arrays.items()}
+        return Case(label, arrays | options, dtype)
 
     def random_mask(*shape, empty=None):
         mask = rng.random(shape) < 0.6
@@ -62,9 +69,15 @@ def _cases(rng: np.random.Generator) -> list[Case]:
             mask[..., empty, :] = False
         return mask
 
+    def holes(*shape):
+        bias = rng.normal(size=shape)
+        bias[..., 2] = -np.inf
+        bias[..., 1, :] = -np.inf
+        return bias
+
     slopes = np.array([0.5, 0.25, 0.125])
-    holes = rng.normal(size=(3, 5, 7))
-    holes[:, :, 2] = -np.inf
+    last_keys = np.zeros((2, 1, 1, 5), dtype=bool)  # as where padding stands on the left
+    last_keys[..., 3:] = True
     return [
         case("one query, two keys", (1, 3), (2,), 4),
         case("no batch axis", (3, 4), (5,)),
@@ -85,7 +98,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a causal window", (2, 6, 4), (2, 7), causal=True, window=3),
         case("lengths", (3, 2, 5, 4), (3, 2, 7), key_lengths=np.array([4, 0, 7])),
         case("a bias", (2, 3, 5, 4), (2, 3, 7), bias=rng.normal(size=(5, 7))),
-        case("a bias that hides", (2, 3, 5, 4), (2, 3, 7), bias=holes[None]),
+        case("a bias that hides", (2, 3, 5, 4), (2, 3, 7), bias=holes(1, 3, 5, 7)),
         case("distance penalties", (2, 3, 5, 4), (2, 3, 7), alibi_slopes=slopes),
         case("grouped heads", (2, 6, 3, 4), (2, 3, 5)),
         case("a scale of its own", (2, 3, 4), (2, 5), scale=0.3),
@@ -95,7 +108,65 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("everything", (2, 6, 5, 4), (2, 3, 7), causal=True, window=4, scale=0.4,
              mask=random_mask(2, 1, 5, 7), key_lengths=np.array([5, 7]), bias=rng.normal(size=(5, 7)),
              alibi_slopes=rng.random(6)),
+        case("float32 without heads", (2, 3, 4), (2, 5), dtype=torch.float32),
+        case("float16", (2, 3, 4), (2, 5), dtype=torch.float16),
+        case("bfloat16 without heads", (3, 4), (5,), dtype=torch.bfloat16),
+        case("one number per head", (1, 3, 1), (1, 4), 1),
+        case("no keys", (2, 3, 4), (2, 0)),
+        case("no queries", (2, 0, 4), (2, 5)),
+        case("heads split from one matrix", (2, 3, 5, 4), (2, 3, 7), turned=True),
+        case("samples behind the tokens", (2, 4, 3), (2, 5), turned=True),
+        case("scores above 88 in float32", (2, 3, 4), (2, 5), dtype=torch.float32, spread=20.0),
+        case("scores above 88 in bfloat16", (2, 3, 4), (2, 5), dtype=torch.bfloat16, spread=20.0),
+        case("scores above 11 in float16", (2, 3, 4), (2, 5), dtype=torch.float16, spread=6.0),
+        case("a scale of 0", (2, 3, 4), (2, 5), scale=0.0),
+        case("a negative scale", (2, 3, 4), (2, 5), scale=-0.7),
+        case("a window, fewer keys than queries", (2, 6, 4), (2, 4), window=2),
+        case("a causal window, one new query", (2, 1, 4), (2, 7), causal=True, window=2),
+        case("lengths without heads", (3, 4, 4), (3, 5), key_lengths=np.array([2, 5, 0])),
+        case("distance penalties, fewer keys than queries", (2, 3, 6, 4), (2, 3, 4), alibi_slopes=slopes),
+        case("a mask for each head", (2, 3, 5, 4), (2, 3, 7), mask=random_mask(2, 3, 5, 7)),
+        case("grouped heads, a mask for each", (2, 6, 3, 4), (2, 3, 5), mask=random_mask(2, 6, 3, 5)),
+        case("causal, padded on the left", (2, 3, 5, 4), (2, 3, 5), causal=True, mask=last_keys),
+        case("causal with a cache and lengths", (3, 3, 4), (3, 7), causal=True,
+             key_lengths=np.array([5, 7, 3])),
+        case("a window, a mask and a bias", (2, 3, 5, 4), (2, 3, 6), window=3,
+             mask=random_mask(5, 6), bias=rng.normal(size=(2, 1, 5, 6))),
+        case("causal with a bias", (2, 3, 5, 4), (2, 3, 5), causal=True, bias=holes(5, 5)),
     ]  # fmt: skip
+
+
+def _drawn(draw: Draw) -> Case:
+    """Any options together, in any dtype."""
+    rng = draw.numbers
+    batch, kv = draw.one_of(((2,), (2,)), ((2, 3), (2, 3)), ((2, 4), (2, 2)), ((1, 3), (1, 1)))
+    length, keys = draw.one_of((4, 4), (2, 5), (1, 6), (6, 3))
+    heads = batch[1] if len(batch) == 2 else None
+    ranks = ((length, keys), (2, length, keys)) if heads is None else (
+        (length, keys), (batch[0], 1, 1, keys), (1, heads, length, 1), (*batch, length, keys)
+    )  # fmt: skip
+
+    def mask():
+        return rng.random(draw.one_of(*ranks)) < 0.7
+
+    def bias():
+        bias = rng.normal(size=draw.one_of(*ranks))
+        bias[rng.random(bias.shape) < 0.2] = -np.inf
+        return bias
+
+    options = {
+        "mask": draw.maybe(mask),
+        "bias": draw.maybe(bias),
+        "causal": draw.one_of(None, True),
+        "window": draw.one_of(None, 2, 3),
+        "key_lengths": draw.maybe(lambda: rng.integers(0, keys + 1, size=batch[0])),
+        "alibi_slopes": draw.maybe(lambda: rng.random(heads)) if heads else None,
+        "scale": draw.one_of(None, 0.4, -0.3),
+    }
+    dtype = draw.one_of(torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    sizes = {"query": (*batch, length, 4), "key": (*kv, keys, 4), "value": (*kv, keys, 3)}
+    arrays = {name: rng.normal(size=size) for name, size in sizes.items()}
+    return Case("options drawn at random", arrays | options, dtype)
 
 
 def allowed_in(case: Case) -> np.ndarray:
@@ -113,33 +184,72 @@ def allowed_in(case: Case) -> np.ndarray:
     return allowed
 
 
+# Attention to the rows of an identity matrix returns the weights; each case is made once.
+_READABLE: WeakKeyDictionary[Case, Case] = WeakKeyDictionary()
+
+
+def readable(case: Case) -> Case:
+    """The same call with an identity matrix for the values: what it returns are the weights."""
+    if case not in _READABLE:
+        keys = case.arguments["key"].shape[:-1]
+        identity = np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy()
+        _READABLE[case] = replace(case, arguments={**case.arguments, "value": identity})
+    return _READABLE[case]
+
+
 def weights_of(run: Run, case: Case) -> np.ndarray:
-    """The candidate's weights: attention to the rows of an identity matrix returns them."""
-    keys = case.arguments["key"].shape[:-1]
-    return run.value(case, value=np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy())
+    """The candidate's weights."""
+    return run.value(readable(case))
 
 
 def _distribution(run: Run, case: Case) -> Problem | None:
     weights = weights_of(run, case)
-    sums, expected = weights.sum(-1), allowed_in(case).any(-1).astype(float)
     if weights.size and weights.min() < 0:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
-    return compare(expected, sums, case.rounding(weights.shape[-1]), "sums of the weights")
+    expected = allowed_in(case).any(-1).astype(float)
+    slack = weights.shape[-1] * run.expected(readable(case))[1]  # that of each weight
+    return compare(expected, weights.sum(-1), slack, "sums of the weights")
 
 
 def _scale(run: Run, case: Case) -> Problem | None:
     """From the weights alone: log(w_0 / w_j) must be the scaled difference of the two products."""
     a = case.arrays()
     products = np.asarray(a["query"] @ np.swapaxes(a["key"], -1, -2), dtype=np.float64)
-    scale = a.get("scale") or a["query"].shape[-1] ** -0.5
-    weights = weights_of(run, case)
-    expected = (products[..., :1] - products) * scale
+    scale = a["query"].shape[-1] ** -0.5 if a.get("scale") is None else a["scale"]
+    exact, slack = run.expected(readable(case))
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(weights)
-        got = logs[..., :1] - logs
-    smallest = max(float(weights.min()), torch.finfo(case.dtype).tiny)
-    slack = case.rounding(a["query"].shape[-1]) / smallest
-    return compare(expected, got, slack, "ln(w_0 / w_j)")
+        logs = np.log(weights_of(run, case))
+    expected = (products[..., :1] - products) * scale
+    slack = log_slack(exact, slack)
+    return compare(expected, logs[..., :1] - logs, slack, "ln(w_0 / w_j)")
+
+
+def _roles(run: Run, case: Case) -> Problem | None:
+    """Up to one factor for all (the next check's), log weights are the products q.k, less their mean."""
+    a, (exact, slack) = case.arrays(), run.expected(readable(case))
+    products = np.asarray(a["query"] @ np.swapaxes(a["key"], -1, -2), dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(weights_of(run, case))
+    return same_direction(products, logs, log_slack(exact, slack))
+
+
+def same_direction(products: np.ndarray, logs: np.ndarray, slack: float) -> Problem | None:
+    """A Problem unless the logarithms, less the mean of their row, are a multiple of the products."""
+    wanted, got = (each - each.mean(-1, keepdims=True) for each in (products, logs))
+    squares = float((wanted * wanted).sum())
+    factor = float((wanted * got).sum()) / squares if squares else 0.0
+    return compare(
+        wanted * factor,
+        got,
+        slack * (1 + wanted.size**0.5),  # of an entry, and of the factor: at most that of a row
+        "ln(weights), less their mean",
+    )
+
+
+def log_slack(weights: np.ndarray, slack: float) -> float:
+    """How far the difference of the logarithms of two such weights may be off if each is, by the slack."""
+    left = float(weights.min(initial=1.0)) - slack
+    return 2 * slack / left if left > 0 else np.inf
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:
@@ -182,7 +292,9 @@ def _key_order(run: Run, case: Case) -> Problem | None:
     a = case.arguments
     order = np.arange(a["key"].shape[-2])[::-1]
     turned = run.value(case, key=a["key"][..., order, :], value=a["value"][..., order, :])
-    return compare(run.value(case), turned, _slack(run, case))
+    return unchanged(
+        run.value(case), turned, _slack(run, case), "keys and values are reversed together"
+    )
 
 
 def _slack(run: Run, case: Case) -> float:
@@ -195,7 +307,8 @@ def _samples(run: Run, case: Case) -> Problem | None:
     for array in changed.values():
         array[0] = -array[0]
     before, after = run.value(case), run.value(case, **changed)
-    return compare(before[1:], after[1:], _slack(run, case))
+    when = "the first sample changes"
+    return unchanged(before[1:], after[1:], _slack(run, case), when, "the answer of the others")
 
 
 def _groups(run: Run, case: Case) -> Problem | None:
@@ -221,7 +334,8 @@ def _chunks(run: Run, case: Case) -> Problem | None:
             key=a["key"][..., :stop, :],
             value=a["value"][..., :stop, :],
         )
-        problem = compare(whole[..., start:stop, :], part, _slack(run, case))
+        when = f"queries {start} to {stop - 1} come as a chunk"
+        problem = unchanged(whole[..., start:stop, :], part, _slack(run, case), when)
         if problem is not None:
             return problem
     return None
@@ -233,7 +347,8 @@ def _padding(run: Run, case: Case) -> Problem | None:
     for b, length in enumerate(a["key_lengths"]):
         key[b, ..., length:, :] = 50.0
         value[b, ..., length:, :] = -50.0
-    return compare(run.value(case), run.value(case, key=key, value=value), _slack(run, case))
+    after = run.value(case, key=key, value=value)
+    return unchanged(run.value(case), after, _slack(run, case), "padding holds other numbers")
 
 
 def options_of(case: Case) -> set[str]:
@@ -246,9 +361,21 @@ def grouped(case: Case) -> bool:
     return case.arguments["key"].shape[:-2] != case.arguments["query"].shape[:-2]
 
 
+def _large(case: Case) -> bool:
+    """Are there products that no exponential survives?"""
+    return bool(np.abs(case.arguments["query"]).max(initial=0.0) > 10)
+
+
 def _small(case: Case) -> bool:
-    """Are the products small enough to leave every weight above 0?"""
-    return bool(np.abs(case.arguments["query"]).max() < 10)
+    """Is every weight a number of the dtype: exp(lowest score - highest score) / S?"""
+    a = case.arguments
+    scale = a["query"].shape[-1] ** -0.5 if a.get("scale") is None else a["scale"]
+    key = (
+        a["key"].repeat(a["query"].shape[1] // a["key"].shape[1], 1) if grouped(case) else a["key"]
+    )
+    scores = a["query"] @ key.swapaxes(-1, -2) * scale
+    largest = 2 * np.abs(scores).max(initial=0.0) + np.log(max(scores.shape[-1], 1))
+    return bool(largest < -np.log(torch.finfo(case.dtype).tiny))
 
 
 def _plain(case: Case) -> bool:
@@ -262,7 +389,9 @@ def _has_empty(case: Case) -> bool:
 def _hides(option: str, name: str, explain: str) -> Check:
     """A check on the cases where this option alone hides (a window may be causal as well)."""
     alone = {option}, {option, "causal"} if option == "window" else {option}
-    return Check(name, explain, _hidden, (option,), lambda case: options_of(case) in alone)
+    return Check(
+        name, explain, _hidden, (option,), lambda case: options_of(case) in alone and _small(case)
+    )
 
 
 CHECKS = (
@@ -270,13 +399,19 @@ CHECKS = (
         "no overflow",
         "The softmax overflows. Subtract the row's maximum before the exponential.",
         finite,
-        when=lambda case: not _small(case),
+        when=_large,
     ),
     Check(
         "weights are a distribution",
         "The weights of a query are at least 0 and sum to 1 (to 0 if it may attend to nothing).",
         _distribution,
         when=_plain,
+    ),
+    Check(
+        "rows ask, columns answer",
+        "Score (i, j) is query i times key j, softmax runs over j, and weight (i, j) is for value j.",
+        _roles,
+        when=lambda case: _plain(case) and case.arguments["key"].shape[-2] > 1,
     ),
     Check(
         "the scale is 1/sqrt(d)",
@@ -350,6 +485,7 @@ ATTENTION = Spec(
     reference=reference.attention,
     baseline=textbook,
     cases=_cases,
+    combine=_drawn,
     checks=CHECKS,
     mutants=mistakes_in(mutants),
     chapter=4,

@@ -84,7 +84,7 @@ class DropoutOnTheStream(Wiring):
     rejected_by="nothing found, nothing changed",
     symptom="A pre-norm stack trains like a post-norm one: the direct way passes every norm.",
     cause="x = norm(x); x + f(x). The sum needs the x from before the norm.",
-    seen="annotated-transformer 1, 13, 92, 110",
+    seen="pytorch issue 61165, tracel-ai/burn issue 1056",
 )
 class ResidualOfTheNormed(Wiring):
     def pre(self, x, total, gain, find, alpha, dropout):
@@ -109,7 +109,7 @@ class PreIsPost(Wiring):
     "the norm after the sublayer, on the branch",
     rejected_by="equals the reference",
     symptom="Each sublayer adds a vector of fixed length, however little it found.",
-    cause="x + norm(f(x)) for x + f(norm(x)).",
+    cause="x + norm(f(x)), as OLMo 2 has it on purpose, for x + f(norm(x)).",
 )
 class NormOnTheBranch(Wiring):
     def pre(self, x, total, gain, find, alpha, dropout):

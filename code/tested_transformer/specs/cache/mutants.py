@@ -78,7 +78,7 @@ class Decoder:
     rejected_by="one by one equals one pass",
     symptom="The prompt, fed at once, reads its own future: every key that follows is wrong.",
     cause="`if cache is None:` around the causal mask.",
-    seen="rasbt/LLMs-from-scratch issues 697 and 1013, Mikyx-1/TinyLLM pull request 18",
+    seen="Mikyx-1/TinyLLM pull request 18",
 )
 class NoMaskAtAll(Decoder):
     def attend(self, query, keys, values, mask):
@@ -126,6 +126,20 @@ class LooksBeforeItAppends(Decoder):
         output = attention(query, *past, mask=mask)
         self.append(key, value)
         return output
+
+
+@mistake(
+    "new keys before old ones",
+    rejected_by="several at once equal one pass",
+    symptom="Right without a mask; with one, the newest queries see the oldest keys as their future.",
+    cause="cat([new, old]) in place of cat([old, new]): attention is a set, the causal mask is not.",
+)
+class NewBeforeOld(Decoder):
+    def append(self, key, value):
+        new = self.keys is None
+        self.keys = key if new else torch.cat([key, self.keys], dim=2)
+        self.values = value if new else torch.cat([value, self.values], dim=2)
+        return self.keys, self.values
 
 
 @mistake(

@@ -12,6 +12,7 @@ from torch import Tensor
 from ... import reference
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
+from ..run import probe
 from ..spec import SHAPE, Case, Check, Run, Spec
 from . import mutants as mutants
 
@@ -19,10 +20,12 @@ from . import mutants as mutants
 
 
 def textbook(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The baseline: one masked_fill and torch's softmax, NaN replaced afterwards."""
+    """The baseline: exp(score - log sum exp), which of the right formulas rounds the most."""
+    hidden = scores == -math.inf
     if allowed is not None:
-        scores = scores.masked_fill(~allowed, -math.inf)
-    return scores.softmax(-1).nan_to_num(0.0)
+        hidden = hidden | ~allowed
+    filled = scores.masked_fill(hidden, -math.inf).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    return (filled - filled.logsumexp(-1, keepdim=True)).exp().masked_fill(hidden, 0.0)
 
 
 def _softmax_cases(rng: np.random.Generator) -> list[Case]:
@@ -44,6 +47,10 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
     )
     loud.arguments["scores"][:, 2] = 1000.0
     heads = random_mask(2, 1, 1, 5)
+    low = case("float16, allowed scores of -65000", (2, 4), random_mask(2, 4), torch.float16)
+    low.arguments["scores"][:] = -65000.0
+    gone = case("an allowed score of -inf", (2, 4), np.array([[True, True, True, False]]))
+    gone.arguments["scores"][:, 1] = -np.inf
     return [
         case("one row", (1, 3), np.array([[True, True, False]])),
         case("no mask", (2, 4)),
@@ -58,6 +65,15 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
         case("no keys", (2, 0), np.zeros((2, 0), dtype=bool)),
         case("no queries", (2, 0, 3), np.zeros((0, 3), dtype=bool)),
         case("float32", (3, 6), random_mask(3, 6, empty=2), torch.float32),
+        case("a mask for each head", (2, 3, 4, 5), random_mask(2, 3, 4, 5)),
+        case("a mask of columns", (2, 3, 4), rng.random((2, 3, 1)) < 0.6),
+        case("one key", (2, 3, 1), random_mask(3, 1, empty=1)),
+        case("one mask for all keys of a sample", (3, 2, 2, 4), rng.random((3, 1, 1, 4)) < 0.5),
+        gone,
+        low,
+        case("float32, scores above 88", (2, 4), random_mask(2, 4), torch.float32, shift=90.0),
+        case("float16, scores above 11", (2, 4), random_mask(2, 4), torch.float16, shift=20.0),
+        case("bfloat16, scores above 88", (2, 4), random_mask(2, 4), torch.bfloat16, shift=120.0),
         case("bfloat16", (2, 3, 6), random_mask(3, 6), torch.bfloat16),
         case("float16", (2, 3, 6), random_mask(3, 6, empty=0), torch.float16),
     ]
@@ -74,23 +90,29 @@ def _has_empty(case: Case) -> bool:
 
 def _is_loud(case: Case) -> bool:
     scores = case.arguments["scores"]
-    return bool(scores.max(initial=0.0) > 100)
+    return bool(scores.max(initial=0.0) > 500)
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:
     weights, allowed = run.value(case), _allowed(case)
     seen = np.argwhere(allowed.any(-1, keepdims=True) & ~allowed & (weights != 0))
-    if not len(seen):
+    if len(seen):
+        place = tuple(int(n) for n in seen[0])
+        return Problem(f"weight 0 at {list(place)}", f"{weights[place]:.4g}")
+    scores = np.where(allowed, case.arguments["scores"], -np.inf)
+    top = scores.max(-1, keepdims=True, initial=-np.inf)
+    lost = np.argwhere((scores == top) & (top > -np.inf) & ~(weights > 0))
+    if not len(lost):
         return None
-    place = tuple(int(n) for n in seen[0])
-    return Problem(f"weight 0 at {list(place)}", f"{weights[place]:.4g}")
+    place = tuple(int(n) for n in lost[0])
+    return Problem(f"a weight above 0 for the largest allowed score {list(place)}", "0")
 
 
 def _sums(run: Run, case: Case) -> Problem | None:
     filled = _allowed(case).any(-1)
     sums = run.value(case).sum(-1)[filled]
-    terms = case.arguments["scores"].shape[-1] + 2
-    return compare(np.ones_like(sums), sums, 2 * terms * torch.finfo(case.dtype).eps)
+    slack = case.arguments["scores"].shape[-1] * run.expected(case)[1]  # that of each weight
+    return compare(np.ones_like(sums), sums, slack)
 
 
 def _empty_rows(run: Run, case: Case) -> Problem | None:
@@ -98,21 +120,8 @@ def _empty_rows(run: Run, case: Case) -> Problem | None:
     return compare(np.zeros_like(rows), rows, 0.0)
 
 
-def _probe(case: Case) -> np.ndarray:
-    """Numbers to weigh the weights with: their plain sum is 1 and has no gradient."""
-    return np.random.default_rng(7).normal(size=case.arguments["scores"].shape)
-
-
-def _gradient(run: Run, case: Case) -> np.ndarray:
-    given = case.tensors()
-    given["scores"].requires_grad_()
-    probe = torch.from_numpy(_probe(case)).to(case.dtype)
-    (run.answer(given) * probe).sum().backward()
-    return given["scores"].grad.double().numpy()
-
-
 def _empty_gradients(run: Run, case: Case) -> Problem | None:
-    gradient = _gradient(run, case)
+    gradient = run.all_gradients(case)["scores"]
     if not np.isfinite(gradient).all():
         return Problem("a finite gradient for the scores", "NaN or inf")
     rows = gradient[~_allowed(case).any(-1)]
@@ -121,10 +130,11 @@ def _empty_gradients(run: Run, case: Case) -> Problem | None:
 
 def _right_gradient(run: Run, case: Case) -> Problem | None:
     """diag(p) - p p^T, row by row, from the reference's weights."""
-    weights, probe = np.float64(run.expected(case)[0]), _probe(case)
-    expected = weights * (probe - (weights * probe).sum(-1, keepdims=True))
-    slack = 64 * torch.finfo(case.dtype).eps * np.abs(probe).max(initial=1.0)
-    return compare(expected, _gradient(run, case), slack)
+    weights = np.float64(run.expected(case)[0])
+    direction = probe(torch.from_numpy(weights)).numpy()
+    expected = weights * (direction - (weights * direction).sum(-1, keepdims=True))
+    _, slack = run.spec.gradients_of(case)["scores"]
+    return compare(expected, run.all_gradients(case)["scores"], slack)
 
 
 MASKED_SOFTMAX = Spec(
@@ -216,6 +226,9 @@ def _causal_cases(rng: np.random.Generator) -> list[Case]:
         _size_case("no queries", 0, 3),
         _size_case("no keys", 3, 0),
         _size_case("a size drawn at random", more, more + 4),
+        _size_case("one query, one key", 1, 1),
+        _size_case("past 4096 keys", 2, 4100),
+        _size_case("many more queries than keys", 1030, 2),
     ]
 
 
@@ -256,6 +269,10 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
         _size_case("no queries", 0, 3, window=2),
         _size_case("no keys", 3, 0, window=2),
         _size_case("a size drawn at random", 9, 11, window=int(rng.integers(4, 7))),
+        _size_case("past 4096 keys", 2, 4100, window=514),
+        _size_case("wider than 256", 2, 600, window=257),
+        _size_case("as wide as the sequence", 4, 4, window=4),
+        _size_case("the widest that is a number", 3, 4, window=2**62),
     ]
 
 
@@ -301,6 +318,8 @@ def _padding_cases(rng: np.random.Generator) -> list[Case]:
         case("no samples", [], 3),
         case("no keys", [0, 0], 0),
         case("lengths drawn at random", drawn, 7),
+        case("past 4096 keys", [4097, 513], 4100),
+        case("past 256, one by one", [255, 256, 257, 258], 300),
     ]
 
 
@@ -343,6 +362,10 @@ def _token_cases(rng: np.random.Generator) -> list[Case]:
         case("no samples", np.zeros((0, 3)), 0),
         case("no tokens", np.zeros((2, 0)), 0),
         case("tokens drawn at random", drawn, 3),
+        case("padding between words", [[0, 5, 0, 7], [6, 0, 0, 0]], 0),
+        case("ids above and below", [[9, 8, 7, 6], [8, 8, 9, 7]], 8),
+        case("ids that float32 cannot tell apart", [[2**24, 2**24 + 1, 5]], 2**24 + 1),
+        case("past 512 tokens", rng.integers(0, 3, size=(2, 600)), 2),
     ]
 
 
@@ -371,6 +394,8 @@ def _prefix_cases(rng: np.random.Generator) -> list[Case]:
         case("no samples", [], 3),
         case("no tokens", [0], 0),
         case("prefixes drawn at random", rng.integers(0, 8, size=4), 7),
+        case("a prefix as long as the text", [3, 2], 3),
+        case("one token", [0, 1], 1),
     ]
 
 
@@ -422,6 +447,11 @@ def document_cases(rng: np.random.Generator) -> list[Case]:
         case("no rows", np.zeros((0, 3))),
         case("no tokens", np.zeros((2, 0))),
         case("ids drawn at random", np.sort(rng.integers(0, 4, size=(3, 8)))),
+        case("a document that comes back", [[3, 3, 1, 3, 1]]),
+        case("documents that come back, at random", rng.integers(0, 3, size=(2, 7))),
+        case("padding of -1", [[0, 0, 1, -1], [2, -1, -1, -1]]),
+        case("ids that float32 cannot tell apart", [[2**24, 2**24 + 1, 2**24]]),
+        case("ids that float64 cannot tell apart", [[2**53, 2**53 + 1, -(2**53)]]),
     ]
 
 
@@ -484,7 +514,13 @@ def _combine_cases(rng: np.random.Generator) -> list[Case]:
         case("three", past, words, rng.random((2, 2, 3, 3)) < 0.5),
         case("no keys", np.zeros((3, 0), dtype=bool), np.zeros((2, 1, 3, 0), dtype=bool)),
         case("drawn at random", *drawn),
-    ]
+        case("three of rank 3", *(rng.random(shape) < 0.6 for shape in ((2, 1, 4), (2, 3, 4), (1, 3, 1)))),
+        case("rank 2 and two of rank 3", rng.random((3, 4)) < 0.6, rng.random((2, 1, 4)) < 0.6,
+             rng.random((2, 3, 4)) < 0.6),
+        case("only the third", None, None, past),
+        case("rank 4, every axis broadcast once", *(rng.random(shape) < 0.7 for shape in (
+            (1, 2, 3, 4), (2, 1, 3, 4), (2, 2, 1, 4)))),
+    ]  # fmt: skip
 
 
 COMBINE_MASKS = Spec(

@@ -47,8 +47,13 @@ class ModelSteps(Transformer):
 
     def embed(self, ids, embedding):
         """The row of the table times sqrt(D), plus the position, then dropout."""
-        x = embedding.table(ids) * self.config.d_model**0.5
-        return embedding.dropout(x + embedding.positions(torch.arange(ids.shape[1])))
+        x = embedding.table(ids) * embedding.scale
+        return embedding.dropout(x + self.positions(x))
+
+    def positions(self, x):
+        """The positions (L, D), if there are any."""
+        positions = self.source_embedding.positions
+        return 0.0 if positions is None else positions(torch.arange(x.shape[1]))
 
     def enter(self, x):
         """What a layer reads: what the one before it wrote."""
@@ -162,10 +167,10 @@ class Probabilities(ModelSteps):
 )
 class PositionsInEveryLayer(ModelSteps):
     def embed(self, ids, embedding):
-        return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
+        return embedding.dropout(embedding.table(ids) * embedding.scale)
 
     def enter(self, x):
-        return x + self.source_embedding.positions(torch.arange(x.shape[1]))
+        return x + self.positions(x)
 
 
 @mistake(
@@ -176,7 +181,7 @@ class PositionsInEveryLayer(ModelSteps):
 )
 class NoPositions(ModelSteps):
     def embed(self, ids, embedding):
-        return embedding.dropout(embedding.table(ids) * self.config.d_model**0.5)
+        return embedding.dropout(embedding.table(ids) * embedding.scale)
 
 
 @mistake(
@@ -187,7 +192,8 @@ class NoPositions(ModelSteps):
 )
 class UnscaledEmbedding(ModelSteps):
     def embed(self, ids, embedding):
-        return embedding.dropout(embedding.table(ids) + embedding.positions(torch.arange(ids.shape[1])))  # fmt: skip
+        x = embedding.table(ids)
+        return embedding.dropout(x + self.positions(x))
 
 
 @mistake(

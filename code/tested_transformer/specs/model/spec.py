@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ... import reference
 from ...errors import argument_error, shape_of
 from ...models.convert_torch import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
-from ..compare import Problem, compare
+from ..checks import changed, either_mode, same_after
+from ..compare import Problem, unchanged
+from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec, finite
 from . import mutants
 
 STATEMENT = """The Transformer of figure 1: an encoder, a decoder and an output layer, from token ids to logits.
@@ -28,13 +32,17 @@ source_embedding.table, target_embedding.table (absent if target_vocab is None: 
 output (the target's table if tied_output), and in layer n of `encoder.layers` and `decoder.layers`
 attention.query, .key, .value, .output; in the decoder the same of cross_attention;
 feed_forward.up_proj, feed_forward.down_proj; residuals.0.norm, residuals.1.norm, in the decoder
-residuals.2.norm, in the order of their use; encoder.norm and decoder.norm if final_norm."""
+residuals.2.norm, in the order of their use; encoder.norm and decoder.norm if final_norm.
+Other values than the default occur for every size and for dropout, activation (relu, gelu, gelu_tanh,
+silu), bias, norm_placement (post, pre), norm_eps, positions (sinusoidal, none), position_layout,
+scale_embedding, tied_output, pad_id, final_norm and output_bias. In training, dropout acts on the
+embeddings and on the output of each sublayer."""
 SMALL = {
     "source_vocab": 11, "d_model": 6, "num_heads": 2, "num_encoder_layers": 2,
     "num_decoder_layers": 2, "d_ff": 9, "dropout": 0.0,
 }  # fmt: skip
-ROUNDING = 1e-9  # between two answers in float64 that should be the same
-CHANGED = 1e-6  # and between two that should not
+ALL = 1 - 2.0**-40  # dropout of everything; a configuration takes no 1
+LONG = 516  # more tokens than any table of 512 has
 
 # --- From a candidate to a function ---------------------------------------------------------------
 
@@ -104,14 +112,34 @@ def made(candidate: Any, weights: Tensor, config: TransformerConfig) -> nn.Modul
     return module
 
 
-def build(candidate: Any, arguments: dict[str, Any]) -> Any:
+def build(candidate: Any, arguments: dict[str, Any], training: bool = False) -> Any:
     """A function of the sentences, the weights and the configuration."""
 
-    @torch.no_grad()
     def call(source: Tensor, target: Tensor, weights: Tensor, config: TransformerConfig) -> Tensor:
-        return made(candidate, weights, config)(source, target)
+        module, there = fresh(candidate, config, weights.dtype)
+        paths = paths_of(module)
+        given = {
+            path: weights[at].view_as(there[name])
+            for name, at in places(config).items()
+            for path in paths[there[name]]
+        }
+        try:
+            return functional_call(
+                module.train(training), given, (source, target), tie_weights=False
+            )
+        finally:
+            module.eval()
 
     return call
+
+
+def paths_of(module: nn.Module) -> dict[Tensor, list[str]]:
+    """Where each parameter lies: several places if it is shared, a module that is used twice one."""
+    found: dict[Tensor, list[str]] = {}
+    for at, part in module.named_modules():
+        for name, parameter in part._parameters.items():
+            found.setdefault(parameter, []).append(f"{at}.{name}" if at else name)
+    return found
 
 
 def read(answer: Any, arguments: dict[str, Any]) -> Any:
@@ -130,7 +158,7 @@ def slow(source, target, weights, config):
 
 
 def torch_model(source: Tensor, target: Tensor, weights: Tensor, config: Any) -> Tensor:
-    """The baseline: torch's nn.Transformer between our embedding and output layer."""
+    """torch's nn.Transformer between our embedding and output layer, which tests compare with."""
     ours = made(Transformer, weights, config)
     theirs, length = transformer_to_torch(ours), target.shape[1]
     x, y = (
@@ -160,24 +188,37 @@ def drawn_weights(rng: np.random.Generator, config: TransformerConfig) -> np.nda
     return np.concatenate([row.ravel() for row in rows])
 
 
+def arguments(
+    rng: np.random.Generator, source: list[int], target: list[int], **changes: Any
+) -> dict[str, Any]:
+    """Sentences of these lengths, padded, and weights for a small model with these changes."""
+    config = TransformerConfig(**SMALL | changes)
+    vocabularies = {"source": config.source_vocab, "target": config.output_vocab}
+    ids = {}
+    for (name, vocab), lengths in zip(vocabularies.items(), (source, target), strict=True):
+        words = np.arange(2, vocab) if config.pad_id == 0 else np.arange(vocab)
+        words = words[words != config.pad_id]
+        ids[name] = rng.choice(words, size=(len(lengths), max(lengths)))
+        for row, length in zip(ids[name], lengths, strict=True):
+            row[length:] = config.pad_id
+            if length > 1 and row[0] == row[length - 1]:  # turned round, it must be another
+                row[0] = words[(np.searchsorted(words, row[0]) + 1) % len(words)]
+    return {**ids, "weights": drawn_weights(rng, config), "config": config}
+
+
+def _with_large_scores(case: Case) -> Case:
+    """The queries so large that exp(score) is too large for any dtype."""
+    return changed(case, weights=with_weights(
+        case, lambda name, weight: weight * (2000 if "query.weight" in name else 1)
+    ))  # fmt: skip
+
+
 @lru_cache(maxsize=4)  # the reference remembers its answers with the cases
 def _cases(rng: np.random.Generator) -> tuple[Case, ...]:
 
     def case(label, source, target, dtype=torch.float64, **changes) -> Case:
         """Source and target: the lengths of the sentences of the batch, the longest one first."""
-        config = TransformerConfig(**SMALL | changes)
-        ids = {}
-        for name, vocab, lengths in (
-            ("source", config.source_vocab, source),
-            ("target", config.output_vocab, target),
-        ):
-            ids[name] = rng.integers(2, vocab, size=(len(lengths), max(lengths)))
-            for row, length in zip(ids[name], lengths, strict=True):
-                row[length:] = config.pad_id
-                if length > 1 and row[0] == row[length - 1]:  # turned round, it must be another
-                    row[0] = 2 + (row[0] - 1) % (vocab - 2)
-        weights = drawn_weights(rng, config)
-        return Case(label, {**ids, "weights": weights, "config": config}, dtype)
+        return Case(label, arguments(rng, source, target, **changes), dtype)
 
     one = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     return (
@@ -193,15 +234,49 @@ def _cases(rng: np.random.Generator) -> tuple[Case, ...]:
         case("dropout, in evaluation", [4, 2], [3, 2], dropout=0.5),
         case("four heads", [5, 5], [5, 5], d_model=8, num_heads=4, **one),
         case("float32", [6, 3], [4, 4], torch.float32, d_model=10, num_heads=5, activation="gelu"),
+        case("padding is number 3", [5, 2], [2, 4], pad_id=3, position_layout="halves", **one),
+        _with_large_scores(case("large scores", [4], [3], **one)),
+        case("nothing as it usually is", [3, 2], [2, 3], norm_eps=0.1, scale_embedding=False,
+             final_norm=True, activation="silu", positions="none", d_ff=None, num_heads=1, **one),
     )  # fmt: skip
+
+
+def _drawn(draw: Draw) -> Case:
+    """A case by chance: configuration, dtype and lengths."""
+    size = draw.one_of(1, 2)
+    lengths = [[draw.one_of(1, 2, 5, 9) for _ in range(size)] for _ in range(2)]
+    head = draw.one_of(2, 4, 6)
+    heads = draw.one_of(1, 2, 3)
+    changes = {
+        "d_model": heads * head,
+        "num_heads": heads,
+        "d_ff": draw.one_of(7, None, 1),
+        "num_encoder_layers": draw.one_of(1, 2),
+        "num_decoder_layers": draw.one_of(1, 2),
+        "norm_placement": draw.one_of("post", "pre"),
+        "final_norm": draw.one_of(None, True, False),
+        "norm_eps": draw.one_of(1e-5, 1e-2),
+        "bias": draw.one_of(True, False),
+        "activation": draw.one_of("relu", "gelu", "gelu_tanh", "silu"),
+        "positions": draw.one_of("sinusoidal", "none"),
+        "position_layout": draw.one_of("interleaved", "halves"),
+        "scale_embedding": draw.one_of(True, False),
+        "tied_output": draw.one_of(True, False),
+        "output_bias": draw.one_of(False, True),
+        "target_vocab": draw.one_of(None, 7),
+        "pad_id": draw.one_of(0, 3),
+        "dropout": draw.one_of(0.0, 0.3),
+    }
+    drawn = arguments(draw.numbers, *lengths, **changes)
+    return Case("drawn", drawn, draw.one_of(torch.float64, torch.float32))
 
 
 # --- Checks ---------------------------------------------------------------------------------------
 
 
 def _exact(case: Case) -> bool:
-    """In float64 two answers can be compared without asking how much rounding there is."""
-    return case.dtype == torch.float64
+    """Listed, in float64: what a check tells of should show in a plain case."""
+    return case.dtype == torch.float64 and case.label not in ("drawn", "large scores")
 
 
 def _layers(case: Case, name: str) -> int:
@@ -215,7 +290,10 @@ def _one_sentence(case: Case) -> bool:
 
 def other_words(ids: np.ndarray, case: Case, vocab: int) -> np.ndarray:
     """Every word replaced by another one; padding stays."""
-    return np.where(ids == case.arguments["config"].pad_id, ids, 1 + ids % (vocab - 1))
+    pad_id = case.arguments["config"].pad_id
+    other = (ids + 1) % vocab
+    other = np.where(other == pad_id, (other + 1) % vocab, other)
+    return np.where(ids == pad_id, ids, other)
 
 
 def with_weights(case: Case, change: Any) -> np.ndarray:
@@ -233,13 +311,23 @@ def _rests(run: Run, case: Case) -> Problem | None:
     return Problem("the same logits at each call of module.eval()", "others at the second call")
 
 
+def _same(run: Run, case: Case, before: np.ndarray, after: np.ndarray, when: str) -> Any:
+    """A Problem unless both are the same logits up to rounding."""
+    return unchanged(before, after, 2 * run.expected(case)[1], when, "a logit")
+
+
+def _differ(run: Run, case: Case, before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether rounding cannot explain the difference."""
+    return bool(np.abs(after - before).max() > 2 * run.expected(case)[1])
+
+
 def _future(run: Run, case: Case) -> Problem | None:
     target = case.arguments["target"]
     cut = (target.shape[1] + 1) // 2
     others = other_words(target, case, case.arguments["config"].output_vocab)
-    changed = np.concatenate([target[:, :cut], others[:, cut:]], axis=1)
-    expected, got = run.value(case)[:, :cut], run.value(case, target=changed)[:, :cut]
-    return compare(expected, got, ROUNDING, f"logits of {cut}, after other words follow,")
+    following = np.concatenate([target[:, :cut], others[:, cut:]], axis=1)
+    before, after = run.value(case)[:, :cut], run.value(case, target=following)[:, :cut]
+    return _same(run, case, before, after, "other words follow")
 
 
 def _padding(run: Run, case: Case) -> Problem | None:
@@ -249,7 +337,20 @@ def _padding(run: Run, case: Case) -> Problem | None:
         for name in ("source", "target")
     }
     got = run.value(case, **wider)[:, :length]
-    return compare(run.value(case), got, ROUNDING, "logits with more padding")
+    return _same(run, case, run.value(case), got, "more padding follows")
+
+
+def _no_limit(run: Run, case: Case) -> Problem | None:
+    """Long padding of the source, and a long target whose first words are those of the case."""
+    source, target = (case.arguments[name] for name in ("source", "target"))
+    pad_id, length = case.arguments["config"].pad_id, target.shape[1]
+    others = other_words(target, case, case.arguments["config"].output_vocab)
+    longer = {
+        "source": np.pad(source, ((0, 0), (0, LONG)), constant_values=pad_id),
+        "target": np.concatenate([target, np.tile(others, LONG // length)], axis=1),
+    }
+    got = run.value(case, **longer)[:, :length]
+    return _same(run, case, run.value(case), got, f"{LONG} tokens follow")
 
 
 def _alone(run: Run, case: Case) -> Problem | None:
@@ -258,24 +359,22 @@ def _alone(run: Run, case: Case) -> Problem | None:
         row = {name: a[name][b : b + 1] for name in ("source", "target")}
         row = {name: ids[:, ids[0] != a["config"].pad_id] for name, ids in row.items()}
         got = run.value(case, **row)[0]
-        problem = compare(run.value(case)[b, : len(got)], got, ROUNDING, f"logits of sentence {b}")
-        if problem:
+        before = run.value(case)[b, : len(got)]
+        if problem := _same(run, case, before, got, f"sentence {b} stands alone"):
             return problem
     return None
 
 
 def _reads(run: Run, case: Case) -> Problem | None:
-    source = case.arguments["source"]
-    changed = other_words(source, case, case.arguments["config"].source_vocab)
-    if np.abs(run.value(case, source=changed) - run.value(case)).max() > CHANGED:
+    source = other_words(case.arguments["source"], case, case.arguments["config"].source_vocab)
+    if _differ(run, case, run.value(case), run.value(case, source=source)):
         return None
     return Problem("other logits for another source", "the same logits")
 
 
 def _order(run: Run, case: Case) -> Problem | None:
-    source = case.arguments["source"]
-    turned = run.value(case, source=np.flip(source, 1).copy())
-    if np.abs(turned - run.value(case)).max() > CHANGED:
+    turned = run.value(case, source=np.flip(case.arguments["source"], 1).copy())
+    if _differ(run, case, run.value(case), turned):
         return None
     return Problem("other logits for the source turned round", "the same logits")
 
@@ -289,7 +388,7 @@ def _attentions(case: Case) -> Iterator[str]:
 def _own_weights(run: Run, case: Case) -> Problem | None:
     for name in _attentions(case):
         weights = with_weights(case, lambda n, w, name=name: -w if n == name else w)
-        if np.abs(run.value(case, weights=weights) - run.value(case)).max() <= CHANGED:
+        if not _differ(run, case, run.value(case), run.value(case, weights=weights)):
             return Problem(f"other logits with another `{name}`", "the same logits")
     return None
 
@@ -309,9 +408,9 @@ def _last_layer(run: Run, case: Case) -> Problem | None:
 
         alone, changed = (with_weights(case, f) for f in (silence, change))
         logits = run.value(case, weights=alone)
-        if np.abs(run.value(case, weights=changed) - logits).max() > CHANGED:
+        if _differ(run, case, logits, run.value(case, weights=changed)):
             continue
-        if np.abs(run.value(case, weights=alone, source=words) - logits).max() > CHANGED:
+        if _differ(run, case, logits, run.value(case, weights=alone, source=words)):
             expected = f"decoder layer {number} to depend on `{last}`"
             return Problem(expected, "the same logits when all other layers are silent")
     return None
@@ -319,7 +418,7 @@ def _last_layer(run: Run, case: Case) -> Problem | None:
 
 def _logits(run: Run, case: Case) -> Problem | None:
     logits = run.value(case)[case.arguments["target"] != case.arguments["config"].pad_id]
-    if logits.min() < 0 or np.abs(logits.sum(-1) - 1).max() > ROUNDING:
+    if logits.min() < 0 or np.abs(logits.sum(-1) - 1).max() > case.rounding(logits.shape[-1]):
         return None
     return Problem("logits of any sign and size", "probabilities: each row sums to 1")
 
@@ -338,7 +437,58 @@ def _tied(run: Run, case: Case) -> Problem | None:
     return None
 
 
+def _dropped(run: Run, case: Case) -> Problem | None:
+    """In training, with everything dropped, neither words nor sublayers can count."""
+    config = replace(case.arguments["config"], dropout=ALL)
+    training = Run(replace(run.spec, build=partial(build, training=True)), run.candidate)
+    vocabularies = {"source": config.source_vocab, "target": config.output_vocab}
+    words = {n: other_words(case.arguments[n], case, v) for n, v in vocabularies.items()}
+
+    def other(name: str, weight: np.ndarray) -> np.ndarray:
+        return -weight if "attention.output" in name or "down_proj" in name else weight
+
+    before = training.value(case, config=config)
+    for what, change in (
+        ("embeddings", words),
+        ("outputs of sublayers", {"weights": with_weights(case, other)}),
+    ):
+        when = f"everything is dropped and the {what} are others"
+        after = training.value(case, config=config, **change)
+        if problem := _same(run, case, before, after, when):
+            return problem
+    return None
+
+
+def _can_learn(run: Run, case: Case) -> Problem | None:
+    config = case.arguments["config"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        named = run.candidate(config).named_parameters()
+    for name, weight in named:
+        if weight.ndim > 1 and bool((weight == weight.flatten()[0]).all()):
+            return Problem(f"`{name}` of a new module to be random", "one number everywhere")
+        if name.endswith("norm.weight") and not bool(weight.any()):
+            return Problem(f"`{name}` of a new module other than 0", "zeros")
+    return None
+
+
+def _other_size(case: Case) -> dict[str, Any]:
+    """Longer sentences, and twice as many."""
+    ids = {name: case.arguments[name] for name in ("source", "target")}
+    return {name: np.tile(array, (2, 2)) for name, array in ids.items()}
+
+
+def _by_weights(case: Case) -> bool:
+    """Every weight of these, and of the drawn ones; the others would tell no more."""
+    return case.label in ("drawn", "one layer each", "float32")
+
+
 CHECKS = (
+    Check(
+        "the logits are numbers",
+        "NaN or inf: a softmax over nothing but -inf, or exp of a large score.",
+        finite,
+    ),
     Check(
         "dropout rests in evaluation",
         "After module.eval() the same sentences must give the same logits, call after call.",
@@ -400,6 +550,26 @@ CHECKS = (
         _logits,
         when=_exact,
     ),
+    same_after("a call with longer sentences", _other_size, _exact),
+    Check(
+        "no length is the longest",
+        "The statement names no longest sentence: make positions and masks as long as the ids are.",
+        _no_limit,
+        when=lambda case: case.label == "one layer each",
+    ),
+    Check(
+        "a new module can learn",
+        "Weights that all start equal stay equal, and a norm that starts at 0 shuts its layer.",
+        _can_learn,
+        when=lambda case: case.label == "one layer each",
+    ),
+    Check(
+        "dropout acts in training",
+        "Embeddings and the output of each sublayer are dropped with probability config.dropout.",
+        _dropped,
+        when=lambda case: _exact(case) and case.arguments["config"].dropout > 0,
+    ),
+    either_mode(when=lambda case: _exact(case) and not case.arguments["config"].dropout),
 )
 
 
@@ -408,9 +578,11 @@ MODEL = Spec(
     statement=STATEMENT,
     required=("source", "target", "weights", "config"),
     reference=slow,
-    baseline=torch_model,
-    differentiable=False,
+    baseline=lambda **given: build(Transformer, given)(**given),
     cases=_cases,
+    combine=_drawn,
+    num_drawn=2,
+    last=(EQUAL, replace(GRADIENTS, when=_by_weights), AGAIN),
     checks=CHECKS,
     mutants=mistakes_in(mutants),
     build=build,

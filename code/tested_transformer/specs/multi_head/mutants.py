@@ -178,6 +178,19 @@ class HeadMajorMask(HeadsFormula):
 
 
 @mistake(
+    "keys ask in every head",
+    rejected_by="rows ask, columns answer",
+    symptom="Rows still sum to 1; with another number of keys than queries the shapes do not fit.",
+    cause="K Q^T in place of Q K^T.",
+)
+class KeysAsk(HeadsFormula):
+    def __call__(self, x, w_query, w_key, w_value, w_output, num_heads, *, mask=None, causal=False):
+        """For self-attention, where it goes unnoticed."""
+        options = {"mask": mask, "causal": causal}
+        return super().__call__(x, w_key, w_query, w_value, w_output, num_heads, **options)
+
+
+@mistake(
     "True hides, as in torch's module",
     rejected_by="the mask decides",
     symptom="The words are hidden and the padding is read.",
@@ -273,7 +286,7 @@ class Layers(nn.Module):
 
     def make(self, d_model):
         """Four layers, each with random numbers of its own."""
-        return [nn.Linear(d_model, d_model) for _ in range(4)]
+        return [nn.Linear(d_model, d_model, bias=False) for _ in range(4)]
 
     def forward(self, x, context=None, *, mask=None, causal=False):
         layers = (self.query, self.key, self.value, self.output)
@@ -286,12 +299,12 @@ class Layers(nn.Module):
     "layers copied from one layer",
     rejected_by="the layers start apart",
     symptom="At the start every head's scores are symmetric and tokens look at themselves.",
-    cause="copy.deepcopy copies the random numbers: W_Q = W_K = W_V = W_O.",
+    cause="copy.deepcopy copies the random numbers, and nothing initializes the copies again.",
     seen="source notes, 001:1366, 000:64",
 )
 class CopiedLayers(Layers):
     def make(self, d_model):
-        layer = nn.Linear(d_model, d_model)
+        layer = nn.Linear(d_model, d_model, bias=False)
         return [copy.deepcopy(layer) for _ in range(4)]
 
 

@@ -6,20 +6,23 @@ import torch
 from torch import nn
 
 from ..mistakes import mistake
+from ..rounding import in_at_least
 
 
 def plain_layer_norm(x, weight, bias, *, eps=1e-5):
     """The baseline: the formula in float32 at least, rounded once at the end."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centered = wide - wide.mean(-1, keepdim=True)
-    variance = centered.square().mean(-1, keepdim=True)
-    return (centered / (variance + eps).sqrt() * weight + bias).to(x.dtype)
+    with in_at_least(torch.float32):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centered = wide - wide.mean(-1, keepdim=True)
+        variance = centered.square().mean(-1, keepdim=True)
+        return (centered / (variance + eps).sqrt() * weight + bias).to(x.dtype)
 
 
 def plain_rms_norm(x, weight, *, eps=1e-6):
     """The baseline: the formula in float32 at least, rounded once at the end."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight).to(x.dtype)
+    with in_at_least(torch.float32):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight).to(x.dtype)
 
 
 @mistake(
@@ -27,7 +30,7 @@ def plain_rms_norm(x, weight, *, eps=1e-6):
     rejected_by="the variance is 1",
     symptom="Every output is too small by sqrt((D-1)/D): 0.935 at D = 8, 0.999 at D = 512.",
     cause="x.std() divides by D - 1 and eps is added to the std: use var(correction=0) + eps.",
-    seen="source notes, 001:996",
+    seen="source notes, 001:996; harvardnlp/annotated-transformer issue 122",
     of="layer_norm",
 )
 def unbiased_and_eps_outside(x, weight, bias, *, eps=1e-5):
@@ -40,7 +43,7 @@ def unbiased_and_eps_outside(x, weight, bias, *, eps=1e-5):
     rejected_by="eps is inside the root",
     symptom="Right to five digits, until a token is nearly constant: then twice too large or more.",
     cause="sqrt(var) + eps where sqrt(var + eps) is right.",
-    seen="annotated-transformer 1, 13, 92, 110",
+    seen="hkproj/pytorch-transformer pull request 31",
     of="layer_norm",
 )
 def eps_outside_the_root(x, weight, bias, *, eps=1e-5):

@@ -13,24 +13,30 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import argument_error
-from ..compare import Problem, compare
+from ..checks import DTYPES, SIZES, either_mode, is_module_class, largest, tolerance, transposed
+from ..compare import Problem, as_array, compare, unchanged
+from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec, finite
+from ..surroundings import kept
 from . import mutants
 from .mutants import plain_layer_norm, plain_rms_norm
 
 FAR = 3.0  # what a neighbor is moved by
-EXACT = 1e-9
 
 
-def build(candidate: Any, arguments: dict[str, Any]) -> Any:
+def build(candidate: Any, arguments: dict[str, Any], training: bool = True) -> Any:
     """A function of x, weight and perhaps bias; a module gets them as its parameters."""
-    if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
+    if not is_module_class(candidate):
         return candidate
+    return partial(_with_weights, made(candidate, arguments).train(training))
+
+
+def made(candidate: Any, arguments: dict[str, Any]) -> nn.Module:
+    """A module for x, fresh."""
     default = 1e-5 if "bias" in arguments else 1e-6
     eps = arguments.get("eps", default)
-    module = candidate(arguments["x"].shape[-1], eps=eps).to(arguments["x"].dtype)
-    return partial(_with_weights, module)
+    return candidate(arguments["x"].shape[-1], eps=eps).to(arguments["x"].dtype)
 
 
 def _with_weights(
@@ -74,25 +80,49 @@ def _cases(*names: str):
             case("float32", 2, 3, 8, dtype=torch.float32),
             case("float32, far from zero", 2, 8, shift=3000.0, dtype=torch.float32),
             case("bfloat16", 3, 16, dtype=torch.bfloat16),
+            case("bfloat16, far from zero", 8, 12, spread=4.0, shift=1000.0, dtype=torch.bfloat16),
             case("float16", 3, 8, dtype=torch.float16),
             case("float16, large", 2, 8, spread=400.0, dtype=torch.float16),
+            case("more features than 512", 2, 600),
         ]
 
     return cases
 
 
+def _drawn(*names: str):
+    """A case by chance: axes, dtype, eps, layout, and a scale with a 0 and numbers below it."""
+
+    def draw_case(draw: Draw) -> Case:
+        shape = [draw.one_of(*SIZES) for _ in range(draw.one_of(1, 2, 3, 4))]
+        x = draw.one_of(0.0, 10.0) + draw.one_of(1.0, 0.1, 30.0) * draw.numbers.normal(size=shape)
+        arguments = transposed({"x": x}) if draw.one_of(False, True) else {"x": x}
+        arguments |= {name: draw.numbers.normal(size=shape[-1]) for name in names}
+        if draw.one_of(False, True):
+            arguments["weight"][0] = 0.0
+        if eps := draw.maybe(lambda: draw.one_of(0.3, 1e-3, 1e-12)):
+            arguments["eps"] = eps
+        return Case("drawn", arguments, draw.one_of(*DTYPES))
+
+    return draw_case
+
+
 # --- What can be read off an answer ---------------------------------------------------------------
 
 
-def _bare(run: Run, case: Case, **changes: Any) -> np.ndarray:
-    """The answer with scale 1 and shift 0."""
+def _plain(case: Case) -> dict[str, np.ndarray]:
+    """Scale 1 and shift 0."""
     ones = np.ones_like(case.arguments["weight"])
-    plain = {"weight": ones} | ({"bias": 0 * ones} if "bias" in case.arguments else {})
-    return run.value(case, **plain, **changes)
+    return {"weight": ones} | ({"bias": 0 * ones} if "bias" in case.arguments else {})
 
 
-def _eps(case: Case, default: float) -> float:
-    return case.arguments.get("eps", default)
+def _bare(run: Run, case: Case, **changes: Any) -> tuple[np.ndarray, float]:
+    """The answer with scale 1 and shift 0, and how far rounding takes it."""
+    bare = run.value(case, **_plain(case), **changes)
+    return bare, tolerance(run, case, bare, **_plain(case), **changes)
+
+
+def _eps(case: Case) -> float:
+    return case.arguments.get("eps", 1e-5 if "bias" in case.arguments else 1e-6)
 
 
 def _exact(case: Case) -> bool:
@@ -108,21 +138,25 @@ def _neighbors(run: Run, case: Case) -> Problem | None:
     moved[1:] = FAR - 2 * moved[1:]
     before = run.value(case).reshape(moved.shape)[0]
     after = run.value(case, x=moved.reshape(x.shape)).reshape(moved.shape)[0]
-    return compare(before, after, 2 * run.expected(case)[1] + EXACT)
+    far = 2 * run.expected(case)[1]
+    return unchanged(before, after, far, "other tokens change", "the first token's answer")
 
 
 def _affine(run: Run, case: Case) -> Problem | None:
-    wanted = _bare(run, case) * case.arguments["weight"] + case.arguments.get("bias", 0.0)
-    return compare(wanted, run.value(case), EXACT * (1 + np.abs(wanted).max()))
+    bare, far = _bare(run, case)
+    weight, bias = case.arguments["weight"], case.arguments.get("bias", 0.0)
+    far = 2 * run.expected(case)[1] + far * largest(weight)
+    return unchanged(bare * weight + bias, run.value(case), far, "scale and shift go inside")
 
 
 def _centered(run: Run, case: Case) -> Problem | None:
-    means = _bare(run, case).mean(-1, keepdims=True)
-    return compare(np.zeros_like(means), means, EXACT, "means")
+    bare, far = _bare(run, case)
+    means = bare.mean(-1, keepdims=True)
+    return compare(np.zeros_like(means), means, far, "means")
 
 
 def _ample(case: Case) -> bool:
-    """Is the spread so large that eps plays no part?"""
+    """Is there a spread that can be made so large that eps plays no part?"""
     return _exact(case) and bool((case.arguments["x"].std(-1) > 0.1).all())
 
 
@@ -131,51 +165,70 @@ def _small(case: Case) -> bool:
     return _exact(case) and bool(np.abs(case.arguments["x"]).max() < 0.1)
 
 
+def _squares(answer: np.ndarray, far: float) -> tuple[np.ndarray, float]:
+    """The mean squares of an answer, and how far they are off where each number is off by `far`."""
+    return (answer**2).mean(-1, keepdims=True), far * (2 * largest(answer) + far)
+
+
 def _unit_variance(run: Run, case: Case) -> Problem | None:
+    """At a std of 10 or more eps takes eps / 100 of the variance; beside the root, eps / 5."""
     scale = 10 / case.arguments["x"].std(-1, keepdims=True).min()
-    spread = _bare(run, case, x=scale * case.arguments["x"]).var(-1, keepdims=True)
-    return compare(np.ones_like(spread), spread, 0.03 if _eps(case, 0.0) else 1e-3, "variances")
+    bare, far = _bare(run, case, x=scale * case.arguments["x"])
+    squares, far = _squares(bare - bare.mean(-1, keepdims=True), 2 * far)
+    return compare(np.ones_like(squares), squares, _eps(case) / 4 + far, "variances")
 
 
 def _unit_square(run: Run, case: Case) -> Problem | None:
-    squares = (_bare(run, case, x=10 * case.arguments["x"]) ** 2).mean(-1, keepdims=True)
-    return compare(np.ones_like(squares), squares, 1e-3, "mean squares")
-
-
-def _loud(case: Case) -> bool:
-    x = case.arguments["x"]
-    return _exact(case) and not _eps(case, 0.0) and bool(((10 * x) ** 2).mean(-1).min() > 0.1)
+    """As for the variance."""
+    scale = 10 / np.sqrt((case.arguments["x"] ** 2).mean(-1, keepdims=True).min())
+    squares, far = _squares(*_bare(run, case, x=scale * case.arguments["x"]))
+    return compare(np.ones_like(squares), squares, _eps(case) / 4 + far, "mean squares")
 
 
 def _root(run: Run, case: Case) -> Problem | None:
     """What remains of the spread: var / (var + eps), with eps inside the root."""
     spread = case.arguments["x"].var(-1, keepdims=True)
-    wanted = spread / (spread + _eps(case, 1e-5))
-    return compare(wanted, _bare(run, case).var(-1, keepdims=True), 1e-4, "variances")
+    bare, far = _bare(run, case)
+    squares, far = _squares(bare - bare.mean(-1, keepdims=True), 2 * far)
+    return compare(spread / (spread + _eps(case)), squares, far, "variances")
 
 
 def _root_of_squares(run: Run, case: Case) -> Problem | None:
-    squares = (case.arguments["x"] ** 2).mean(-1, keepdims=True)
-    wanted = squares / (squares + _eps(case, 1e-6))
-    return compare(wanted, (_bare(run, case) ** 2).mean(-1, keepdims=True), 1e-4, "mean squares")
+    size = (case.arguments["x"] ** 2).mean(-1, keepdims=True)
+    squares, far = _squares(*_bare(run, case))
+    return compare(size / (size + _eps(case)), squares, far, "mean squares")
 
 
 def _shifted(run: Run, case: Case) -> Problem | None:
     """x and x less a constant are one token to a LayerNorm, in float32 too."""
-    near = run.value(case, x=case.arrays()["x"] - 3000.0)
-    return compare(near, run.value(case), 2e-3 * (1 + np.abs(near).max()))
+    x = case.arrays()["x"] - 3000.0
+    near = run.value(case, x=x)
+    far = run.expected(case)[1] + tolerance(run, case, near, x=x)
+    return unchanged(near, run.value(case), far, "3000 is added to x")
 
 
 def _half(run: Run, case: Case) -> Problem | None:
-    squares = (_bare(run, case) ** 2).mean(-1, keepdims=True)
-    return compare(np.ones_like(squares), squares, 0.05, "mean squares")
+    squares, far = _squares(*_bare(run, case))
+    return compare(np.ones_like(squares), squares, far, "mean squares")
 
 
 def _direction(run: Run, case: Case) -> Problem | None:
     """The answer, bare, is the token times one number."""
-    x, value = case.arguments["x"], _bare(run, case)
-    factor = (x * value).sum(-1, keepdims=True) / (x * x).sum(-1, keepdims=True)
-    return compare(factor * x, value, EXACT)
+    x, (bare, far) = case.arguments["x"], _bare(run, case)
+    factor = (x * bare).sum(-1, keepdims=True) / (x * x).sum(-1, keepdims=True)
+    return compare(0 * bare, bare - factor * x, 2 * far, "the part that does not lie along x")
+
+
+def _fresh(run: Run, case: Case) -> Problem | None:
+    """A module as it is made: scale 1, shift 0."""
+    if not is_module_class(run.candidate):
+        return None
+    given = case.tensors()
+    with kept():
+        answer = as_array(made(run.candidate, given)(given["x"]))
+    expected = run.spec.expected(case, **_plain(case))
+    far = tolerance(run, case, expected, **_plain(case))
+    return compare(expected, answer, far, "a new module's answer")
 
 
 ALONE = Check(
@@ -202,6 +255,13 @@ HALF = Check(
     when=lambda case: case.label == "float16, large",
 )
 
+FRESH = Check(
+    "a new module only normalizes",
+    "The parameters of a module start at 1 and 0: `weight` at 1, `bias` at 0.",
+    _fresh,
+    when=_ample,
+)
+EITHER_MODE = either_mode(_ample)
 LAYER_CHECKS = (
     ALONE,
     SCALE,
@@ -226,6 +286,8 @@ LAYER_CHECKS = (
         when=lambda case: case.label == "float32, far from zero",
     ),
     HALF,
+    FRESH,
+    EITHER_MODE,
 )
 RMS_CHECKS = (
     ALONE,
@@ -244,7 +306,7 @@ RMS_CHECKS = (
         "the mean square is 1",
         "Divide by the root of the mean of the squares: the mean over D, not the sum.",
         _unit_square,
-        when=_loud,
+        when=_ample,
     ),
     FINITE,
     Check(
@@ -254,17 +316,22 @@ RMS_CHECKS = (
         when=_small,
     ),
     HALF,
+    FRESH,
+    EITHER_MODE,
 )
 
 LAYER_NORM = Spec(
     name="layer_norm",
     statement="(x - mean) / sqrt(var + eps) weight + bias, mean and variance over the last axis.\n"
     "x (*batch, D), weight and bias (D), eps=1e-5 -> (*batch, D). A function of (x, weight, bias,\n"
-    "*, eps), or a module class(d_model, *, eps) with parameters `weight` and `bias`.",
+    "*, eps), or a module class(d_model, *, eps) with parameters `weight` and `bias`.\n"
+    "Half precision is computed in float32 and rounded at the end.",
     required=("x", "weight", "bias"),
     reference=reference.layer_norm,
     baseline=plain_layer_norm,
     cases=_cases("weight", "bias"),
+    combine=_drawn("weight", "bias"),
+    num_drawn=6,
     checks=LAYER_CHECKS,
     mutants=mistakes_in(mutants, of="layer_norm"),
     build=build,
@@ -274,11 +341,14 @@ RMS_NORM = Spec(
     name="rms_norm",
     statement="x / sqrt(mean(x^2) + eps) weight, the mean over the last axis.\n"
     "x (*batch, D), weight (D), eps=1e-6 -> (*batch, D). A function of (x, weight, *, eps), or a\n"
-    "module class(d_model, *, eps) with the parameter `weight`.",
+    "module class(d_model, *, eps) with the parameter `weight`. Half precision is computed in\n"
+    "float32 and rounded at the end.",
     required=("x", "weight"),
     reference=reference.rms_norm,
     baseline=plain_rms_norm,
     cases=_cases("weight"),
+    combine=_drawn("weight"),
+    num_drawn=6,
     checks=RMS_CHECKS,
     mutants=mistakes_in(mutants, of="rms_norm"),
     build=build,

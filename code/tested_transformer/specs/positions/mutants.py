@@ -8,15 +8,20 @@ import torch
 from torch import nn
 
 from ..mistakes import Formula, mistake
+from ..rounding import in_at_least
 
 
 class SinusoidFormula(Formula):
     """The right table, cut into the steps that the mutants replace one at a time."""
 
+    least = torch.float64  # of the angles
+
     def __call__(self, positions, d_model, *, base=10000.0, layout="interleaved", dtype=None):
         """sin and cos of pos / base^(2i/D)."""
-        angles = self.angles(self.places(positions), d_model, base)  # *batch ceil(D/2)
-        table = self.arrange(angles.sin(), angles.cos(), layout)[..., :d_model]
+        with in_at_least(self.least):
+            angles = self.angles(self.places(positions), d_model, base)  # *batch ceil(D/2)
+            sines, cosines = angles.sin(), angles.cos()
+        table = self.arrange(sines, cosines, layout)[..., :d_model]
         return table.to(torch.float32 if dtype is None else dtype)
 
     def places(self, positions):
@@ -60,8 +65,9 @@ class CountsFromOne(SinusoidFormula):
 )
 class IgnoresThePositions(SinusoidFormula):
     def places(self, positions):
-        length = positions.shape[-1] if positions.ndim else 1
-        return torch.arange(length).double().expand(positions.shape)
+        if not positions.ndim:
+            return positions.double() * 0
+        return torch.arange(positions.shape[-1]).double().expand(positions.shape)
 
 
 @mistake(
@@ -94,7 +100,7 @@ class CosinesFirst(SinusoidFormula):
     rejected_by="position 0 has sines of 0 and cosines of 1",
     symptom="Every number is there, in another column; loaded weights give nonsense.",
     cause="[sin cos sin cos ...] and [sin ... sin cos ... cos] are two conventions.",
-    seen="Marian and Whisper have halves, the paper and torchtext-style code interleave",
+    seen="Tensor2Tensor, Marian and Whisper have halves, where the paper interleaves",
     of="sinusoidal_positions",
 )
 class OtherLayout(SinusoidFormula):
@@ -329,7 +335,7 @@ class PaddingLearned(BertInput):
 
 @mistake(
     "embeddings not normalized",
-    rejected_by="equals the reference",
+    rejected_by="a fresh module normalizes",
     symptom="Vectors of another size reach the first layer; loaded weights give nonsense.",
     cause="BERT normalizes the sum of its three embeddings.",
     seen="source notes, 001:1238, and the book that it copies (BERTEncoder)",
@@ -342,7 +348,7 @@ class NotNormalized(BertInput):
 
 @mistake(
     "normalized before the positions",
-    rejected_by="equals the reference",
+    rejected_by="a fresh module normalizes",
     symptom="As above, smaller.",
     cause="The position is added after the LayerNorm.",
     of="segmented_embedding",
@@ -504,7 +510,8 @@ class DistanceUnscaled(RelativeFormula):
 
 def shift(offset, d_model, *, base=10000.0, layout="interleaved", direction=1.0, one_speed=False):
     """Rotations along the diagonal; the mutants turn the wrong way or all at one speed."""
-    angles = offset * SinusoidFormula().frequencies(d_model, base)
+    with in_at_least(torch.float64):
+        angles = offset * SinusoidFormula().frequencies(d_model, base)
     angles = direction * (torch.full_like(angles, offset) if one_speed else angles)
     pair = torch.arange(d_model // 2)
     step = 1 if layout == "halves" else 2

@@ -13,9 +13,11 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import BackendError
-from ..compare import Problem, compare
+from ..checks import any_batch, any_dtype, as_expected, transposed, varied
+from ..compare import Problem, compare, unchanged
+from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..spec import EQUAL, GRADIENTS, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
 from .mutants import (
     BertInput,
@@ -54,9 +56,37 @@ def sinusoid_cases(rng: np.random.Generator) -> list[Case]:
         case("halves", [0, 1, 4], 6, layout="halves"),
         case("halves, odd", [0, 2, 3], 5, layout="halves"),
         case("another base", [0, 1, 6], 8, base=500.0),
+        case("another base, halves", [0, 1, 6], 8, base=500.0, layout="halves"),
+        case("bfloat16, halves", [0, 1, 6], 8, layout="halves", dtype=torch.bfloat16),
         case("float64", rng.integers(0, 9, 4), 12, dtype=torch.float64),
+        case("bfloat16", rng.integers(0, 999, 4), 6, dtype=torch.bfloat16),
+        case("float16", rng.integers(0, 999, 4), 6, dtype=torch.float16),
+        case("one position", rng.integers(0, 99), 6),
+        case("no positions", np.zeros((2, 0), dtype=np.int64), 6),
+        case("before the start", rng.integers(-99, 0, 3), 6),
+        case("past 512", rng.integers(513, 1000, 3), 8),
+        case("wide", rng.integers(0, 999, 2), 130),
+        case("base 1 or less", rng.integers(0, 9, 3), 6, base=0.5),
         case("far away", rng.integers(100_000, 200_000, 5), 16),
+        case("beyond 2^24", 2**24 + 1 + 2 * rng.integers(0, 99, 3), 8),
+        case("int32", rng.integers(0, 9, 3).astype(np.int32), 6),
     ]
+
+
+def _sinusoids_by_chance(draw: Draw) -> Case:
+    far = draw.one_of(10, 1000, 100_000)
+    positions = draw.numbers.integers(0, far, (*any_batch(draw), draw.one_of(3, 1)))
+    options = draw.one_of({}, {"layout": "halves"})
+    options = options | draw.one_of({}, {"base": 500.0})
+    dtype = draw.one_of(None, torch.float64, torch.bfloat16, torch.float16)
+    options = options if dtype is None else options | {"dtype": dtype}
+    arguments = {"positions": positions, "d_model": draw.one_of(4, 7, 1, 64)}
+    return Case("options by chance", arguments | options, dtype or torch.float32)
+
+
+def _exact_sinusoids(positions, d_model, dtype=None, **options):
+    """The baseline in float64: what the answer's dtype does to it is the judge's to say."""
+    return SinusoidFormula()(positions, d_model, dtype=torch.float64, **options)
 
 
 def _split(table: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -68,11 +98,7 @@ def _split(table: np.ndarray, case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _origin(run: Run, case: Case) -> Problem | None:
-    table = run.value(case, positions=np.zeros(1, dtype=np.int64))
-    wanted = reference.sinusoidal_positions(
-        np.zeros(1), case.arguments["d_model"], **_options(case)
-    )
-    return compare(wanted.astype(float), table, 1e-6)
+    return as_expected(run, varied(case, "position 0", positions=np.zeros(1, dtype=np.int64)))
 
 
 def _alone(run: Run, case: Case) -> Problem | None:
@@ -81,7 +107,8 @@ def _alone(run: Run, case: Case) -> Problem | None:
     together = run.value(case).reshape(len(positions), -1)
     for n, position in enumerate(positions):
         alone = run.value(case, positions=position[None])[0]
-        if problem := compare(alone, together[n], 1e-6, f"the vector of position {position}"):
+        what, slack = f"the vector of position {position}", 2 * run.expected(case)[1]
+        if problem := unchanged(together[n], alone, slack, "it comes alone", what):
             return problem
     return None
 
@@ -90,28 +117,36 @@ def _shared_angle(run: Run, case: Case) -> Problem | None:
     """sin^2 + cos^2 = 1 for each pair."""
     sines, cosines = _split(run.value(case), case)
     lengths = sines[..., : cosines.shape[-1]] ** 2 + cosines**2
-    return compare(np.ones_like(lengths), lengths, 1e-5, "sin^2 + cos^2")
+    # both are at most 1 and off by a tolerance each: 2 (|sin| + |cos|) of it
+    return compare(np.ones_like(lengths), lengths, 3 * run.expected(case)[1], "sin^2 + cos^2")
 
 
 def _speeds(run: Run, case: Case) -> Problem | None:
     """The angle by which each pair has turned at position 1."""
     d_model, base = case.arguments["d_model"], case.arguments.get("base") or 10000.0
-    sines, cosines = _split(run.value(case, positions=np.arange(2))[1], case)
+    first = varied(case, "the first two", positions=np.arange(2))
+    sines, cosines = _split(run.value(first)[1], case)
     turned = np.arctan2(sines[: len(cosines)], cosines)
     wanted = base ** (-2 * np.arange(len(cosines)) / d_model)
-    return compare(wanted, turned, 1e-5, "radians a step, pair by pair")
+    wanted = np.arctan2(
+        np.sin(wanted), np.cos(wanted)
+    )  # a base below 1 turns by more than half a turn
+    return compare(wanted, turned, 2 * run.expected(first)[1], "radians a step, pair by pair")
 
 
 SINUSOIDAL_POSITIONS = Spec(
     name="sinusoidal_positions",
     statement="""sinusoidal_positions(positions, d_model, *, base=10000, layout="interleaved", dtype=float32):
 column 2i of position p is sin(p / base^(2i/D)), column 2i+1 its cosine; layout="halves" puts all sines
-before all cosines. positions (*batch), integers of any size -> (*batch, D); D may be odd.""",
+before all cosines. positions (*batch), integers of any size and sign -> (*batch, D); D may be odd. Angles
+in float64.""",
     required=("positions", "d_model"),
     reference=_slow_sinusoids,
-    baseline=SinusoidFormula(),
-    differentiable=False,
+    baseline=_exact_sinusoids,
+    differentiable=False,  # of integers
     cases=sinusoid_cases,
+    combine=_sinusoids_by_chance,
+    num_drawn=6,
     checks=(
         Check(
             "position 0 has sines of 0 and cosines of 1",
@@ -122,18 +157,19 @@ before all cosines. positions (*batch), integers of any size -> (*batch, D); D m
             "one position, one vector",
             "The vector of a position may depend on nothing but the position.",
             _alone,
+            when=lambda case: not case.is_empty,
         ),
         Check(
             "a sine and its cosine share an angle",
             "sin^2 + cos^2 must be 1 for each pair: both have the exponent 2i/D, i counting pairs.",
             _shared_angle,
-            when=lambda case: case.arguments["d_model"] > 1,
+            when=lambda case: case.arguments["d_model"] > 1 and case.dtype == torch.float32,
         ),
         Check(
             "each pair turns at its own speed",
             "From a position to the next, pair i turns by base^(-2i/D) radians: 1 for the first pair.",
             _speeds,
-            when=lambda case: case.arguments["d_model"] > 1,
+            when=lambda case: case.arguments["d_model"] > 1 and case.dtype == torch.float32,
         ),
     ),
     mutants=mistakes_in(mutants, of="sinusoidal_positions"),
@@ -159,12 +195,27 @@ def _shift_cases(rng: np.random.Generator) -> list[Case]:
         case("far", int(rng.integers(20, 60)), 6),
         case("halves", 5, 6, layout="halves"),
         case("another base", 4, 8, base=100.0),
+        case("another base, halves", 4, 8, base=100.0, layout="halves"),
+        case("no step", 0, 6),
+        case("halves, backwards", -3, 4, layout="halves"),
+        case("wide", int(rng.integers(1, 9)), 34),
+        case("very far", int(rng.integers(100_000, 200_000)), 8),
     ]
+
+
+def _shift_by_chance(draw: Draw) -> Case:
+    offset = int(draw.numbers.integers(-9, 10)) * draw.one_of(1, 100)
+    options = draw.one_of({}, {"layout": "halves"})
+    options = options | draw.one_of({}, {"base": 100.0})
+    return Case("options by chance", {"offset": offset, "d_model": draw.one_of(4, 2, 10)} | options,
+                torch.float32)  # fmt: skip
 
 
 def _lengths(run: Run, case: Case) -> Problem | None:
     turn = run.value(case)
-    return compare(np.eye(len(turn)), turn @ turn.T, 1e-5, "R R^T")
+    # two terms of each row are not 0, at most 1, and every term is off by a tolerance
+    slack = 4 * len(turn) * run.expected(case)[1]
+    return compare(np.eye(len(turn)), turn @ turn.T, slack, "R R^T")
 
 
 def _carries(run: Run, case: Case) -> Problem | None:
@@ -174,7 +225,7 @@ def _carries(run: Run, case: Case) -> Problem | None:
     )
     moved = (run.value(case) @ table(start).astype(float).T).T
     wanted = table(start + case.arguments["offset"]).astype(float)
-    return compare(wanted, moved, 1e-4, "R PE(pos)")
+    return compare(wanted, moved, len(moved[0]) * run.expected(case)[1], "R PE(pos)")
 
 
 SHIFT_MATRIX = Spec(
@@ -184,8 +235,10 @@ with R PE(pos) = PE(pos + offset) for every position, PE being the sinusoids. D 
     required=("offset", "d_model"),
     reference=_slow_shift,
     baseline=shift,
-    differentiable=False,
+    differentiable=False,  # of an integer
     cases=_shift_cases,
+    combine=_shift_by_chance,
+    num_drawn=4,
     usual=(SHAPE,),
     checks=(
         Check(
@@ -260,6 +313,8 @@ def _segmented_cases(rng: np.random.Generator) -> list[Case]:
         case("two texts", (2, 5), 7, 6, 5),
         case("four texts of four", (4, 4), 9, 5, 8),
         case("float32", (3, 6), 8, 7, 9, torch.float32),
+        case("as long as the table", (1, 6), 8, 4, 6),
+        case("a batch of words that repeat", (3, 7), 3, 4, 12),
         case("freshly made", (2, 3), 6, 4, 5, num_segments=2),
     ]
 
@@ -287,8 +342,16 @@ def _sees_order(run: Run, case: Case) -> Problem | None:
     arguments = case.arguments
     tokens, segments = np.ones_like(arguments["tokens"]), np.zeros_like(arguments["segments"])
     vectors = run.value(case, tokens=tokens, segments=segments)[0]
-    alike = np.allclose(vectors[0], vectors[1])
+    alike = np.abs(vectors[0] - vectors[1]).max() <= 2 * run.expected(case)[1]
     return Problem("two vectors", "one word has the same vector at both places") if alike else None
+
+
+def _fresh(run: Run, case: Case) -> Problem | None:
+    """The eps of 1e-12 is at most a hundredth of the variance of embeddings that are 1e-5 large."""
+    vectors = run.value(case)
+    found = np.stack((vectors.mean(-1), vectors.var(-1)))
+    wanted = np.stack((np.zeros(vectors.shape[:-1]), np.ones(vectors.shape[:-1])))
+    return compare(wanted, found, 0.01, "mean and variance")
 
 
 SEGMENTED_EMBEDDING = Spec(
@@ -324,7 +387,14 @@ Or a function of tokens, segments and these five tensors.""",
             _sees_order,
             when=_given,
         ),
+        Check(
+            "a fresh module normalizes",
+            "Before training the scale is 1 and the shift 0: each vector has mean 0 and variance 1.",
+            _fresh,
+            when=lambda case: not _given(case),
+        ),
         replace(EQUAL, when=_given),
+        replace(GRADIENTS, when=_given),
     ),
     mutants=mistakes_in(mutants, of="segmented_embedding"),
     build=_build_segmented,
@@ -347,6 +417,12 @@ def _relative_cases(rng: np.random.Generator) -> list[Case]:
         return Case(label, arguments | options, dtype)
 
     mask = rng.random((2, 1, 4, 4)) < 0.6
+    by_head, holes = rng.random((2, 3, 4, 4)) < 0.6, rng.random((5, 5)) < 0.6
+    holes[2] = False  # a query that may attend to nothing
+    loud = case("large scores", (2,), (3, 5, 4, 2), 2)
+    loud.arguments["query"][...] *= 1000.0
+    lying = case("transposed tensors", (2, 3), (4, 5, 3, 2), 2)
+    lying = replace(lying, arguments=transposed(lying.arguments))
     return [
         case("two tokens, K = 1", (), (2, 2, 3, 2), 1),
         case("three tokens, K = 2", (), (3, 3, 2, 4), 2),
@@ -355,18 +431,42 @@ def _relative_cases(rng: np.random.Generator) -> list[Case]:
         case("causal", (2,), (5, 5, 4, 3), 2, causal=True),
         case("a cache: two new tokens", (2,), (2, 5, 3, 4), 2, causal=True),
         case("a mask", (2, 3), (4, 4, 2, 3), 1, mask=mask),
+        case("a mask for each head, causal", (2, 3), (4, 4, 2, 3), 1, mask=by_head, causal=True),
+        case(
+            "a mask that leaves a query nothing, causal",
+            (),
+            (5, 5, 3, 2),
+            2,
+            mask=holes,
+            causal=True,
+        ),
+        case("K = 0", (2,), (3, 4, 2, 3), 0),
+        case("one of everything", (1,), (1, 1, 1, 1), 1),
+        case("fewer keys than queries, causal", (2,), (5, 3, 2, 3), 2, causal=True),
+        loud,
+        lying,
         case("float32", (2, 2), (5, 5, 4, 3), 3, torch.float32),
     ]
 
 
-def _with(run: Run, case: Case, **changes: np.ndarray) -> Problem | None:
-    """The candidate against the reference, with some arguments replaced."""
-    wanted = run.spec.expected(case, **changes)
-    return compare(wanted, run.value(case, **changes), 1e-4)
+def _relative_by_chance(draw: Draw) -> Case:
+    batch, length, d = any_batch(draw), draw.one_of(3, 1, 5), draw.one_of(3, 1)
+    keys, width, clip = draw.one_of(3, 5, 2), draw.one_of(2, 4), draw.one_of(1, 0, 4)
+    shapes = {
+        "query": (*batch, length, d), "key": (*batch, keys, d), "value": (*batch, keys, width),
+        "key_table": (2 * clip + 1, d), "value_table": (2 * clip + 1, width),
+    }  # fmt: skip
+    options = draw.one_of({}, {"causal": True})
+    masks = {}, {"mask": draw.numbers.random((length, keys)) < 0.7}
+    options = options | draw.one_of(*masks)
+    arguments = {name: draw.numbers.normal(size=shape) for name, shape in shapes.items()}
+    return Case("options by chance", arguments | options, any_dtype(draw))
 
 
-def _zeros(case: Case, *names: str) -> dict[str, np.ndarray]:
-    return {name: np.zeros_like(case.arguments[name]) for name in names}
+def _without(run: Run, case: Case, *names: str) -> Problem | None:
+    """The candidate against the reference, with zeros for some arguments."""
+    zeros = {name: np.zeros_like(case.arguments[name]) for name in names}
+    return as_expected(run, varied(case, f"without {names}", **zeros))
 
 
 RELATIVE_ATTENTION = Spec(
@@ -379,21 +479,23 @@ value (*batch, S, dv), tables (2K + 1, d) and (2K + 1, dv) -> (*batch, L, dv).""
     reference=reference.relative_attention,
     baseline=RelativeFormula(),
     cases=_relative_cases,
+    combine=_relative_by_chance,
+    num_drawn=4,
     checks=(
         Check(
             "without distances it is attention",
             "With tables of zeros nothing but plain attention is left.",
-            lambda run, case: _with(run, case, **_zeros(case, "key_table", "value_table")),
+            lambda run, case: _without(run, case, "key_table", "value_table"),
         ),
         Check(
             "scores know the distance",
             "Row clip(j - i, -K, K) + K of the key table belongs to key j as seen from query i.",
-            lambda run, case: _with(run, case, **_zeros(case, "value_table")),
+            lambda run, case: _without(run, case, "value_table"),
         ),
         Check(
             "values know the distance",
             "The value table's row is added to the value, with the same weight.",
-            lambda run, case: _with(run, case, **_zeros(case, "key_table", "value")),
+            lambda run, case: _without(run, case, "key_table", "value"),
         ),
     ),
     mutants=mistakes_in(mutants, of="relative_attention"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..mistakes import Formula, mistake
+from ..rounding import in_at_least
 
 
 class RotaryFormula(Formula):
@@ -14,11 +15,12 @@ class RotaryFormula(Formula):
         """(a cos - b sin, a sin + b cos) for each pair (a, b)."""
         d_head = x.shape[-1]
         size = self.size(d_head, rotary_dim)
-        angles = self.angles(self.places(position_ids, x), size, d_head, base, x.dtype)
-        angles = angles.unsqueeze(-3)  # *B 1 L r/2
+        with in_at_least(torch.float32):
+            angles = self.angles(self.places(position_ids, x), size, d_head, base, x.dtype)
+            cos, sin = angles.unsqueeze(-3).cos(), angles.unsqueeze(-3).sin()  # *B 1 L r/2
         wide = torch.promote_types(x.dtype, torch.float32)
         a, b = self.split(x[..., :size].to(wide), layout)
-        rotated = self.join(*self.turn(a, b, angles.cos().to(wide), angles.sin().to(wide)), layout)
+        rotated = self.join(*self.turn(a, b, cos.to(wide), sin.to(wide)), layout)
         return torch.cat((rotated.to(x.dtype), x[..., size:]), -1)
 
     def size(self, d_head, rotary_dim):

@@ -11,11 +11,9 @@ from ..mistakes import mistake
 
 
 def plain_softmax(scores: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """The baseline: the formula in the scores' own dtype."""
-    if not scores.numel():
-        return scores
-    exponentials = ((scores - scores.amax(-1, keepdim=True)) / temperature).exp()
-    return exponentials / exponentials.sum(-1, keepdim=True)
+    """The baseline: the formula in the scores' own dtype, by the logarithm of the sum, which rounds most."""
+    scores = scores / temperature
+    return (scores - scores.logsumexp(-1, keepdim=True)).exp()
 
 
 @mistake(

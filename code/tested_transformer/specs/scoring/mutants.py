@@ -226,8 +226,9 @@ def squared_distances(query, key):
 
 
 def plain_kernel(query, key, value, bandwidth):
-    """The baseline: softmax(-|q - k|^2 / (2 s^2)) v."""
-    return torch.softmax(-squared_distances(query, key) / (2 * bandwidth**2), -1) @ value
+    """The baseline: softmax(-|q - k|^2 / (2 s^2)) v, by the logarithm of the sum, which rounds most."""
+    scores = -squared_distances(query, key) / (2 * bandwidth**2)
+    return (scores - scores.logsumexp(-1, keepdim=True)).exp() @ value
 
 
 @mistake(
@@ -337,8 +338,10 @@ class LocalFormula(Formula):
         return steps.abs() <= half_width
 
     def weights(self, scores, window):
-        """A softmax over the window alone."""
-        return scores.masked_fill(~window, -torch.inf).softmax(-1)
+        """A softmax over the window alone, zeros where it holds no place."""
+        empty = ~window.any(-1, keepdim=True)
+        weights = scores.masked_fill(~(window | empty), -torch.inf).softmax(-1)
+        return weights.masked_fill(empty, 0.0)
 
     def sigma(self, half_width):
         """Half the half-width."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ... import reference
-from ...errors import BackendError, argument_error
-from ..compare import Problem, compare
+from ...errors import argument_error
+from ..attention.spec import log_slack, same_direction
+from ..attention.spec import textbook as plain_attention
+from ..compare import Problem, compare, unchanged
 from ..mistakes import mistakes_in
-from ..spec import EQUAL, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..spec import Case, Check, Run, Spec, finite
 from . import mutants
-from .mutants import SelfFormula
 
 STATEMENT = """softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value), with or without batch axes.
 x (*batch, L, D), w_query and w_key (D, d), w_value (D, dv) -> (*batch, L, dv).
@@ -29,24 +31,20 @@ LAYERS = ("query", "key", "value")
 def build(candidate: Any, arguments: dict[str, Any]) -> Any:
     """A function of x and three matrices; a module gets the matrices as its layers' weights."""
     if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
-        if "d_in" in arguments:
-            raise BackendError("a function has no weights of its own")
         return candidate
     d_in, d_out = arguments["w_query"].shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = candidate(d_in, d_out, d_value=arguments["w_value"].shape[1])
-    return partial(_with_weights, module)
+    return partial(_with_weights, module.eval() if "evaluation" in arguments else module)
 
 
 def _with_weights(
-    module: nn.Module, x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, **fresh: int
+    module: nn.Module, x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, **of_modules: Any
 ) -> Tensor:
-    """Call the module with these weights in place of its own; a fresh one keeps its own."""
+    """Call the module with these weights in place of its own."""
     matrices = dict(zip(LAYERS, (w_query, w_key, w_value), strict=True))
     weights = {f"{name}.weight": matrices[name].T for name in LAYERS if layer(module, name)}
-    if fresh:
-        return module.to(x.dtype)(x)
     return functional_call(module, weights, (x,), strict=True)
 
 
@@ -60,22 +58,29 @@ def layer(module: nn.Module, name: str) -> nn.Module:
     return found
 
 
-def slow(x, w_query, w_key, w_value, **fresh):
+def slow(x, w_query, w_key, w_value, **of_modules):
     """The reference, sample by sample."""
-    if x.ndim == 2:
+    if x.ndim == 2:  # L D
         return reference.self_attention(x, w_query, w_key, w_value)
-    return np.stack([slow(sample, w_query, w_key, w_value) for sample in x])
+    answers = [slow(sample, w_query, w_key, w_value) for sample in x]
+    return np.stack(answers) if answers else np.zeros((*x.shape[:-1], w_value.shape[1]))
 
 
 def _cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, tokens, d, width, dtype=torch.float64, **fresh) -> Case:
-        """tokens (*batch, L, D)."""
+    def case(
+        label, tokens, d, width, dtype=torch.float64, spread=1.0, turned=False, **of_modules
+    ) -> Case:
+        """tokens (*batch, L, D). Turned: in memory the last two axes are exchanged."""
         depth = tokens[-1]
-        arguments = {"x": rng.normal(size=tokens)}
+        arguments = {"x": spread * rng.normal(size=tokens)}
         for name, columns in (("w_query", d), ("w_key", d), ("w_value", width)):
             arguments[name] = rng.normal(size=(depth, columns)) * depth**-0.5
-        return Case(label, arguments | fresh, dtype)
+        if turned:
+            arguments = {
+                n: a.swapaxes(-1, -2).copy().swapaxes(-1, -2) for n, a in arguments.items()
+            }
+        return Case(label, arguments | of_modules, dtype)
 
     return [
         case("two tokens", (2, 3), 2, 4),
@@ -88,6 +93,14 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("two batch axes", (2, 3, 4, 5), 6, 2),
         case("float32", (3, 4, 6), 5, 2, torch.float32),
         case("bfloat16", (5, 6), 3, 4, torch.bfloat16),
+        case("float16", (4, 6), 2, 3, torch.float16),
+        case("tokens of large magnitude", (2, 4, 3), 4, 2, spread=40.0),
+        case("scores above 88 in float32", (5, 4), 3, 2, torch.float32, spread=20.0),
+        case("one number per token", (1, 3, 1), 1, 1),
+        case("no tokens", (0, 3), 2, 4),
+        case("no samples", (0, 2, 3), 2, 4),
+        case("transposed in memory", (2, 3, 5), 4, 2, turned=True),
+        case("in evaluation", (2, 4, 5), 3, 6, evaluation=True),
         case("freshly made", (3, 5), 4, 4, d_in=5, d_out=4),
     ]
 
@@ -104,23 +117,35 @@ def _readable(case: Case) -> bool:
     return exact and not _made(case) and len(tokens) == 2 and 1 < tokens[0] <= tokens[1]
 
 
+# If x w_value is the identity matrix, the output is the weights; each case is made once.
+_READABLE: WeakKeyDictionary[Case, Case] = WeakKeyDictionary()
+
+
+def readable(case: Case) -> Case:
+    """The same call with the inverse of x for w_value: what it returns are the weights."""
+    if case not in _READABLE:
+        inverse = {"w_value": np.linalg.pinv(case.arguments["x"])}
+        _READABLE[case] = replace(case, arguments={**case.arguments, **inverse})
+    return _READABLE[case]
+
+
 def weights_of(run: Run, case: Case) -> np.ndarray:
-    """The candidate's weights: if x w_value is the identity matrix, the output is the weights."""
-    return run.value(case, w_value=np.linalg.pinv(case.arguments["x"]))
+    """The candidate's weights."""
+    return run.value(readable(case))
 
 
 def _products(case: Case) -> np.ndarray:
-    """All q.k, less the mean of their row: what the softmax looks at."""
+    """All q.k: what the softmax looks at."""
     a = case.arguments
-    products = (a["x"] @ a["w_query"]) @ (a["x"] @ a["w_key"]).T
-    return products - products.mean(-1, keepdims=True)
+    return (a["x"] @ a["w_query"]) @ (a["x"] @ a["w_key"]).T
 
 
-def _logs(run: Run, case: Case) -> np.ndarray:
-    """Logarithms of the weights, less the mean of their row: the scores, as far as weights tell."""
+def _logs(run: Run, case: Case) -> tuple[np.ndarray, float]:
+    """Logarithms of the weights, and how far the difference of two may be off."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(weights_of(run, case))
-        return logs - logs.mean(-1, keepdims=True)
+    weights, slack = run.expected(readable(case))
+    return logs, log_slack(weights, 2 * slack)  # the inverse of x is off by as much
 
 
 def _apart(run: Run, case: Case) -> Problem | None:
@@ -135,39 +160,56 @@ def _apart(run: Run, case: Case) -> Problem | None:
 
 
 def _distribution(run: Run, case: Case) -> Problem | None:
-    weights = weights_of(run, case)
-    if weights.min() < -1e-9:
+    weights, (expected, slack) = weights_of(run, case), run.expected(readable(case))
+    if weights.min() < -slack:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
-    return compare(np.ones(len(weights)), weights.sum(-1), 1e-9)
+    slack = slack * len(weights)  # that of each weight
+    return compare(expected.sum(-1), weights.sum(-1), slack, "sums of the weights")
 
 
 def _roles(run: Run, case: Case) -> Problem | None:
     """Up to one factor for all (the next check's), log weights are the products q.k."""
-    wanted, got = _products(case), _logs(run, case)
-    factor = float((wanted * got).sum() / (wanted * wanted).sum())
-    return compare(wanted * max(factor, 0.0), got, 1e-6)
+    return same_direction(_products(case), *_logs(run, case))
 
 
 def _scale(run: Run, case: Case) -> Problem | None:
-    return compare(
-        _products(case) * case.arguments["w_query"].shape[1] ** -0.5, _logs(run, case), 1e-6
-    )
+    wanted = _products(case) * case.arguments["w_query"].shape[1] ** -0.5
+    got, slack = _logs(run, case)
+    first = wanted[:, :1] - wanted
+    return compare(first, got[:, :1] - got, slack, "ln(w_0 / w_j)")
 
 
 def _order(run: Run, case: Case) -> Problem | None:
-    turned = run.value(case, x=np.flip(case.arguments["x"], -2).copy())
-    return compare(np.flip(run.value(case), -2), turned, 2 * run.expected(case)[1])
+    reversed_ = run.value(case, x=np.flip(case.arguments["x"], -2).copy())
+    slack = 2 * run.expected(case)[1]
+    return unchanged(
+        np.flip(run.value(case), -2), reversed_, slack, "the tokens are reversed",
+        "the output of each token",
+    )  # fmt: skip
 
 
 def _samples(run: Run, case: Case) -> Problem | None:
     x = case.arguments["x"].copy()
     x[0] = -x[0]
-    return compare(run.value(case)[1:], run.value(case, x=x)[1:], 2 * run.expected(case)[1])
+    slack, when = 2 * run.expected(case)[1], "the first sample changes"
+    after = run.value(case, x=x)
+    return unchanged(run.value(case)[1:], after[1:], slack, when, "the answer of the others")
+
+
+def _other_length(run: Run, case: Case) -> Problem | None:
+    """Called with fewer tokens first."""
+    after = run.after_another_call(case, x=case.arguments["x"][..., 1:, :])
+    when = "a call with fewer tokens came before"
+    return unchanged(run.value(case), after, 2 * run.expected(case)[1], when)
 
 
 CHECKS = (
-    replace(SHAPE, when=lambda case: not _made(case)),
-    UNTOUCHED,
+    Check(
+        "no overflow",
+        "The softmax overflows. Subtract the row's maximum before the exponential.",
+        finite,
+        when=lambda case: np.abs(case.arguments["x"]).max(initial=0.0) > 10,
+    ),
     Check(
         "queries and keys start apart",
         "Equal matrices give symmetric scores: token i is drawn to j exactly as j is to i.",
@@ -196,16 +238,26 @@ CHECKS = (
         "reordered tokens, reordered outputs",
         "Self-attention does not know the order of tokens: turned round, the outputs turn round.",
         _order,
-        when=lambda case: not _made(case),
     ),
     Check(
         "a sample sees only itself",
         "Changing the first sample of a batch must leave the others alone.",
         _samples,
-        when=lambda case: case.arguments["x"].ndim > 2,
+        when=lambda case: case.arguments["x"].ndim > 2 and len(case.arguments["x"]) > 1,
     ),
-    replace(EQUAL, when=lambda case: not _made(case)),
+    Check(
+        "any length, call after call",
+        "What one call leaves behind must not reach the next, which may have more tokens.",
+        _other_length,
+        when=lambda case: (
+            case.dtype == torch.float64 and not _made(case) and case.arguments["x"].shape[-2] > 1
+        ),
+    ),
 )
+
+
+def _baseline(x, w_query, w_key, w_value, **of_modules):
+    return plain_attention(x @ w_query, x @ w_key, x @ w_value)
 
 
 SELF_ATTENTION = Spec(
@@ -213,8 +265,9 @@ SELF_ATTENTION = Spec(
     statement=STATEMENT,
     required=("x", "w_query", "w_key", "w_value"),
     reference=slow,
-    baseline=lambda x, w_query, w_key, w_value, **fresh: SelfFormula()(x, w_query, w_key, w_value),
+    baseline=_baseline,
     cases=_cases,
+    of_modules=("d_in", "d_out", "evaluation"),
     checks=CHECKS,
     mutants=mistakes_in(mutants),
     build=build,

@@ -1,0 +1,349 @@
+"""How the contract calls a model: one's own by a short class, the package's, and Hugging Face's.
+
+    class Mine(Model):                       # what `logits` alone cannot show does not apply
+        def logits(self, ids, mask=None, position_ids=None):
+            return self.module(ids)
+
+Masks are boolean, (B, L), True for real tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import argument_error
+from ..generation.decoding_state import CausalState
+from ..generation.generate import generate
+from ..models.language_model import LanguageModel
+from ..models.transformer import Transformer
+from .own_code import name_of
+
+__all__ = ["Model", "NotApplicable", "adapted"]
+
+
+class NotApplicable(Exception):
+    """Why something cannot be asked of a model, as the end of a sentence."""
+
+
+class Model:
+    """A model with the calls that the contract makes; subclass it and write `logits`.
+
+    module: what has the parameters, or None. causal: whether a token may depend on later ones.
+    vocab_size: ids are below it. max_length: the longest text. window: how far back a token attends.
+    pad_id: an id that is padding by itself. without_gradient: parameter -> why it gets no gradient.
+    """
+
+    causal = True
+    max_length = 64
+    window: int | None = None
+    pad_id: int | None = None
+    without_gradient: Mapping[str, str] = {}
+
+    def __init__(self, module: Any, vocab_size: int) -> None:
+        self.module, self.vocab_size = module, vocab_size
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """ids (B, L) -> (B, L, V), or any features of each token. Without a cache."""
+        raise NotImplementedError
+
+    def new_cache(self) -> Any:
+        """An empty cache."""
+        raise NotApplicable("the model has no cache")
+
+    def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The logits of the next chunk, and the cache with it; the mask is for all tokens so far."""
+        raise NotApplicable("the model has no cache")
+
+    def reorder(self, cache: Any, rows: Tensor) -> Any:
+        """The cache whose row i is what row rows[i] was."""
+        raise NotApplicable("its cache cannot be reordered")
+
+    def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
+        """The new tokens, greedily, (B, N)."""
+        raise NotApplicable("the model does not generate")
+
+    def variants(self) -> Iterator[tuple[str, Model]]:
+        """The same model computed in other ways: other kernels, gradient checkpointing."""
+        return iter(())
+
+    def saved_and_loaded(self) -> Model:
+        """The model written to memory and read into one with other numbers."""
+        if self.networks == []:
+            raise NotApplicable("there are no parameters to save")
+        state = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        other = self.copied()
+        with torch.no_grad():
+            for parameter in other.network.parameters():
+                parameter.normal_()
+        other.network.load_state_dict(state)
+        return other
+
+    # --- What follows from the module -------------------------------------------------------------
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The module in a list, or none where the model is a plain function."""
+        return [self.module] if isinstance(self.module, nn.Module) else []
+
+    @property
+    def network(self) -> nn.Module:
+        """The module; NotApplicable where there is none."""
+        if not self.networks:
+            raise NotApplicable("it is a function, whose parameters cannot be seen")
+        return self.module
+
+    def copied(self, change: Callable[[nn.Module], Any] = lambda module: None) -> Model:
+        """The model with a copy of its module, changed."""
+        other = copy.copy(self)
+        other.module = copy.deepcopy(self.network)
+        change(other.module)
+        return other
+
+    def in_float64(self) -> Model:
+        """A copy that computes in float64, step by step, from which the tolerance is derived."""
+        return self.copied(lambda module: module.double())
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether `logits` uses a mask: its signature says so, unless a class overrides this."""
+        return "mask" in inspect.signature(self.logits).parameters
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether positions can be given."""
+        return "position_ids" in inspect.signature(self.logits).parameters
+
+
+class Function(Model):
+    """A plain callable of ids: a function, or a module whose forward takes nothing else."""
+
+    takes_mask = takes_positions = False
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """What the callable returns; the first of several, or what it calls logits."""
+        answer = self.module(ids)
+        return getattr(answer, "logits", answer[0] if isinstance(answer, tuple | list) else answer)
+
+
+class OwnLanguageModel(Model):
+    """The package's LanguageModel: padding is an id."""
+
+    takes_positions = False
+
+    def __init__(self, module: LanguageModel) -> None:
+        super().__init__(module, module.config.vocab_size)
+        self.pad_id, self.window = module.config.pad_id, module.config.window
+        if module.config.positions == "learned":
+            self.max_length = module.config.max_length
+
+    @property
+    def takes_mask(self) -> bool:
+        """With a padding id, by that id."""
+        return self.pad_id is not None
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Masked tokens become padding."""
+        return self.module(self._padded(ids, mask))
+
+    def _padded(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        return ids if mask is None else ids.masked_fill(~mask[:, -ids.shape[1] :], self.pad_id)
+
+    def new_cache(self) -> Any:
+        """The model's own."""
+        return self.module.new_cache()
+
+    def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The cache is changed in place."""
+        return self.module(self._padded(ids, mask), cache=cache), cache
+
+    def reorder(self, cache: Any, rows: Tensor) -> Any:
+        """In place."""
+        cache.reorder(rows)
+        return cache
+
+    def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
+        """By the package's `generate`."""
+        state, pad = CausalState(self.module), 0 if self.pad_id is None else self.pad_id
+        start = self._padded(ids, mask) if self.takes_mask else ids
+        return generate(state, start, max_new=max_new, eos=eos, padding=pad).tokens
+
+    def variants(self) -> Iterator[tuple[str, Model]]:
+        """Every layer by each backend that the CPU has."""
+        for backend in ("plain", "fused", "tiled"):
+
+            def choose(module: nn.Module, backend: str = backend) -> None:
+                for layer in module.layers:
+                    layer.attention.backend = backend
+
+            yield f'backend="{backend}"', self.copied(choose)
+
+
+class OwnTransformer(Model):
+    """The decoder of the package's Transformer, which answers one source."""
+
+    takes_positions = False
+
+    def __init__(self, module: Transformer) -> None:
+        super().__init__(module, module.config.output_vocab)
+        self.pad_id = module.config.pad_id
+        self.source = torch.arange(1, 6)[None] % module.config.source_vocab
+
+    @property
+    def takes_mask(self) -> bool:
+        """With a padding id, by that id."""
+        return self.pad_id is not None
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """The next words after each prefix of the target."""
+        ids = ids if mask is None else ids.masked_fill(~mask, self.pad_id)
+        return self.module(self.source.expand(len(ids), -1), ids)
+
+
+class HuggingFace(Model):
+    """A PreTrainedModel of transformers: causal, masked or encoder-decoder."""
+
+    def __init__(self, module: nn.Module) -> None:
+        config = module.config.get_text_config(decoder=True)
+        super().__init__(module, config.vocab_size)
+        self.is_seq2seq = bool(module.config.is_encoder_decoder)
+        self.causal = self.is_seq2seq or bool(module.can_generate())
+        window = getattr(config, "sliding_window", None)
+        self.window = window if getattr(config, "use_sliding_window", True) else None
+        self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
+        parameters = inspect.signature(module.forward).parameters
+        self.names = set(parameters)
+        self.cache_name = next(
+            (n for n in ("past_key_values", "cache_params", "state") if n in parameters), None
+        )
+
+    @property
+    def takes_mask(self) -> bool:
+        """By `attention_mask`."""
+        return "attention_mask" in self.names and not self.is_seq2seq
+
+    @property
+    def takes_positions(self) -> bool:
+        """By `position_ids`."""
+        return "position_ids" in self.names
+
+    def _answer(self, ids: Tensor, mask: Tensor | None, **options: Any) -> Any:
+        if self.is_seq2seq:
+            source = torch.arange(3, 9)[None].expand(len(ids), -1) % self.vocab_size
+            options |= {"input_ids": source, "decoder_input_ids": ids}
+        else:
+            options["input_ids"] = ids
+        if mask is not None:
+            options["attention_mask"] = mask.long()
+        return self.module(**options)
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Without a cache."""
+        options: dict[str, Any] = {"use_cache": False} if "use_cache" in self.names else {}
+        if position_ids is not None:
+            options["position_ids"] = position_ids
+        elif mask is not None and self.takes_positions:
+            options["position_ids"] = _counted(mask)
+        answer = self._answer(ids, mask, **options)
+        return getattr(answer, "logits", answer[0])
+
+    def new_cache(self) -> Any:
+        """None: the first step makes one."""
+        if self.cache_name is None or not self.causal or self.is_seq2seq:
+            raise NotApplicable("the model has no cache")
+
+    def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """What the model returns as its cache is handed on."""
+        options = {"use_cache": True, self.cache_name: cache}
+        if mask is not None and self.takes_positions:
+            options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
+        answer = self._answer(ids, mask, **options)
+        return answer.logits, getattr(answer, self.cache_name)
+
+    def reorder(self, cache: Any, rows: Tensor) -> Any:
+        """By the cache's own method."""
+        if not hasattr(cache, "reorder_cache"):
+            raise NotApplicable("its cache cannot be reordered")
+        cache.reorder_cache(rows)
+        return cache
+
+    def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
+        """By its own `generate`."""
+        if not self.causal or self.is_seq2seq:
+            raise NotApplicable("it completes no text")
+        # Of what from_pretrained may have brought along nothing is wanted: plain greedy decoding.
+        output = self.module.generate(
+            ids, attention_mask=mask.long(), max_new_tokens=max_new, do_sample=False, num_beams=1,
+            eos_token_id=eos, pad_token_id=int(eos == 0),
+        )  # fmt: skip
+        return output[:, ids.shape[1] :]
+
+    def in_float64(self) -> Model:
+        """With each expert by itself: the grouped kernels count tokens in floating point."""
+
+        def widen(module: nn.Module) -> None:
+            module.double()
+            if hasattr(module, "set_experts_implementation"):
+                module.set_experts_implementation("eager")
+
+        return self.copied(widen)
+
+    def variants(self) -> Iterator[tuple[str, Model]]:
+        """Eager attention and SDPA, where the model has both."""
+        if getattr(self.module, "_supports_sdpa", False):
+            for kind in ("eager", "sdpa"):
+                yield (
+                    f"{kind} attention",
+                    self.copied(lambda m, kind=kind: m.set_attn_implementation(kind)),
+                )
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """Positions: how many real tokens stand before each."""
+    return (mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def adapted(model: Any, *, vocab_size: int | None = None) -> Model:
+    """The adapter for a model: one of the package, of transformers, a Model, or a callable of ids.
+
+    vocab_size is needed where no embedding tells it.
+
+    Raises: TypeError or ValueError that name the argument.
+    """
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, LanguageModel):
+        return OwnLanguageModel(model)
+    if isinstance(model, Transformer):
+        return OwnTransformer(model)
+    if isinstance(model, nn.Module) and hasattr(model, "config") and hasattr(model, "can_generate"):
+        return HuggingFace(model)
+    if not callable(model):
+        wanted = "a model: a module, a function of ids, or a Model of specs.adapters"
+        raise argument_error(TypeError, "model", f"a {name_of(model)}", wanted)
+    size = vocab_size or _smallest_embedding(model)
+    if size is None:
+        wanted = "the number of ids, where no nn.Embedding tells it"
+        raise argument_error(ValueError, "vocab_size", "None", wanted)
+    return Function(model, size)
+
+
+def _smallest_embedding(model: Any) -> int | None:
+    """How many ids the first embedding has."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return next((m.num_embeddings for m in modules if isinstance(m, nn.Embedding)), None)

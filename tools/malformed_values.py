@@ -1,0 +1,542 @@
+"""A right value for every argument of the package's public functions, from which malformed calls are made.
+
+Most come from the annotation: a tensor from its shape, a number from its bounds, an object from its
+class. What an annotation does not say stands in VALUES, by `callable.argument` or by `argument`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from tested_transformer import data
+from tested_transformer.analysis import roofline
+from tested_transformer.analysis.counts import Counts
+from tested_transformer.bounds import Bound
+from tested_transformer.data.subwords import Subwords
+from tested_transformer.exercises import EXERCISES
+from tested_transformer.experiments.ch10_number_models import load_first_model
+from tested_transformer.functional.online_softmax import Partial, partial_softmax
+from tested_transformer.generation.decoding_state import CausalState, DecodingState, Seq2SeqState
+from tested_transformer.generation.generate import Generated
+from tested_transformer.generation.sampling import Sampling
+from tested_transformer.homework.assignments import assignment
+from tested_transformer.homework.jail.bubblewrap import Limits
+from tested_transformer.homework.submissions.finding import Submission, find_submissions
+from tested_transformer.homework.tasks import Assignment, Hunt
+from tested_transformer.layers.blocks import DecoderLayer, Embedding
+from tested_transformer.layers.cache import (
+    AttentionCache,
+    DecoderCache,
+    KeyValueCache,
+    LayerCache,
+    WindowCache,
+)
+from tested_transformer.layers.config import BlockConfig
+from tested_transformer.layers.feed_forward import FeedForward
+from tested_transformer.layers.multi_head import MultiHeadAttention
+from tested_transformer.layers.norms import LayerNorm
+from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
+from tested_transformer.layers.residual import Residual
+from tested_transformer.layers.stack import Stack
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
+from tested_transformer.models.recurrent import (
+    RecurrentCache,
+    RecurrentConfig,
+    RecurrentTranslator,
+)
+from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.plotting.interactive import (
+    Look,
+    NumberPicture,
+    Setting,
+    SettingsPicture,
+    number_picture,
+)
+from tested_transformer.positions.alibi import ALiBi
+from tested_transformer.positions.relative import RelativeAttention, RelativePositions
+from tested_transformer.positions.rotary import RotaryPositions
+from tested_transformer.reader.own_model import Parts
+from tested_transformer.training.checkpoint import save_checkpoint, save_trained
+from tested_transformer.training.trainer import Recipe, Trainer
+
+SIZES = {"B": 2, "H": 2, "G": 2, "L": 3, "S": 5, "d": 4, "dv": 6, "dq": 4, "dk": 7, "D": 8, "V": 11,
+         "T": 3, "T_keys": 5, "D_context": 8, "D_memory": 8, "two_D": 16, "hidden": 9, "rows": 7,
+         "ends": 3, "N": 2, "*batch": (2,), "*batch_kv": (2,), "*kv_batch": (2,), "*ids": (),
+         "*shape": (4, 4), "*any": (2, 3), "...": ()}  # fmt: skip
+WORDS = ("one", "two", "three", "four", "five", "six", "seven")
+PAIRS = [data.Pair(("eins", "zwei"), ("one", "two")), data.Pair(("drei",), ("three",))] * 2
+
+
+def small_config(**changes: Any) -> TransformerConfig:
+    """A Transformer that is made at once."""
+    kept = {"d_model": 8, "num_heads": 2, "d_ff": 16, "num_encoder_layers": 1}
+    return TransformerConfig(11, 11, **kept, num_decoder_layers=1, dropout=0.0, **changes)
+
+
+def small_language_model() -> LanguageModel:
+    """A language model that is made at once."""
+    return LanguageModel(LanguageModelConfig(11, d_model=8, num_heads=2, d_ff=16, num_layers=1))
+
+
+def vocabulary() -> data.Vocabulary:
+    """Seven words, and the four special ones."""
+    return data.Vocabulary(WORDS)
+
+
+def trainer() -> Trainer:
+    """A trainer of few steps."""
+    recipe = Recipe(steps=2, batch_size=2)
+    return Trainer(Transformer(small_config()), PAIRS, vocabulary(), vocabulary(), recipe)
+
+
+def folder() -> Path:
+    """A new folder, deleted with the others when the process ends."""
+    return Path(tempfile.mkdtemp(dir=TEMPORARY.name))
+
+
+def trained_folder() -> Path:
+    """A folder with a model."""
+    place = folder() / "model"
+    save_trained(place, Transformer(small_config()), vocabulary(), vocabulary())
+    return place
+
+
+def checkpoint_folder() -> Path:
+    """A folder with a checkpoint."""
+    place = folder()
+    save_checkpoint(place, trainer())
+    return place
+
+
+def pairs_file() -> Path:
+    """A file with a pair of sentences."""
+    place = folder() / "pairs.txt"
+    place.write_text("eins\tone\n", encoding="utf-8")
+    return place
+
+
+def filled_cache(empty: Callable[[], KeyValueCache] = KeyValueCache) -> KeyValueCache:
+    """A cache of two tokens."""
+    cache = empty()
+    cache.append(torch.rand(2, 2, 2, 4), torch.rand(2, 2, 2, 4))
+    return cache
+
+
+def filled_decoder_cache() -> DecoderCache:
+    """The cache of a decoder that has read two tokens."""
+    model = Transformer(small_config())
+    cache = model.new_cache()
+    with torch.no_grad():
+        model.decode(IDS[:, :2], torch.rand(2, 5, 8), cache=cache)
+    return cache
+
+
+def filled_recurrent_cache() -> RecurrentCache:
+    """The cache of a recurrent translator that has read two tokens."""
+    model = RecurrentTranslator(RecurrentConfig(11, 11, d_model=8))
+    cache = model.new_cache()
+    with torch.no_grad():
+        model.decode(IDS[:, :2], torch.rand(2, 5, 8), cache=cache)
+    return cache
+
+
+def fed(state: DecodingState) -> DecodingState:
+    """The state after a token of each sequence."""
+    state.feed(IDS[:, :1])
+    return state
+
+
+def data_subwords() -> Subwords:
+    """Byte-pair encoding of a few words."""
+    return Subwords.train([["neun"], ["neunzig"]], size=9)
+
+
+def submissions_folder() -> Path:
+    """A folder with one notebook."""
+    place = folder()
+    cell = {"cell_type": "code", "source": ["x = 1"], "metadata": {}, "outputs": []}
+    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    (place / "anna.ipynb").write_text(text, encoding="utf-8")
+    return place
+
+
+TEMPORARY = tempfile.TemporaryDirectory(prefix="malformed-")
+GPU_ROW = {
+    "method": "ours",
+    "length": 1024,
+    "tflops": 200.0,
+    "d": 128,
+    "causal": False,
+    "features": "",
+}
+GPU_RECORD = {
+    "made": {"device": "some device"},
+    "rows": [GPU_ROW | {"pass": "forward"}, GPU_ROW | {"pass": "forward+backward"}],
+}
+IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
+OBJECTS: dict[Any, Callable[[], Any]] = {
+    BlockConfig: small_config,
+    TransformerConfig: small_config,
+    LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
+    RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
+    Transformer: lambda: Transformer(small_config()),
+    LanguageModel: small_language_model,
+    DecodingState: lambda: CausalState(small_language_model()),
+    AttentionCache: KeyValueCache,
+    MultiHeadAttention: lambda: MultiHeadAttention(8, 2),
+    FeedForward: lambda: FeedForward(8, 16),
+    Sampling: Sampling,
+    Recipe: lambda: Recipe(steps=2, batch_size=2),
+    Trainer: trainer,
+    Counts: lambda: Counts("parameters", {"all": 3}),
+    roofline.Device: lambda: next(iter(roofline.DEVICES.values())),
+    Tokenizer: lambda: data_subwords().tokenizer,
+    Subwords: data_subwords,
+    KeyValueCache: filled_cache,
+    WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
+    Embedding: lambda: Embedding(11, small_config()),
+    LayerCache: lambda: LayerCache(KeyValueCache()),
+    RelativeAttention: lambda: RelativeAttention(4, 2),
+    RelativePositions: lambda: RelativePositions(4, 2),
+    RotaryPositions: lambda: RotaryPositions(4),
+    DecoderCache: filled_decoder_cache,
+    RecurrentCache: filled_recurrent_cache,
+    CausalState: lambda: fed(CausalState(small_language_model())),
+    Seq2SeqState: lambda: fed(Seq2SeqState(Transformer(small_config()), IDS)),
+    Stack: lambda: Stack([DecoderLayer(small_config())]),
+    ResiDualStack: lambda: ResiDualStack([DecoderLayer(small_config(norm_placement="resi_dual"))]),
+    Partial: lambda: partial_softmax(torch.rand(2, 3, 5), torch.rand(2, 5, 6)),
+    SettingsPicture: lambda: SettingsPicture(
+        "title",
+        [Setting("name", ("a", "b"))],
+        lambda choice: {"slot": str(choice)},
+        name="scale",
+        size=(9, 9),
+        draw=str,
+        words=str,
+        table=str,
+    ),
+    ResiDual: lambda: ResiDual(LayerNorm(8)),
+    Residual: lambda: Residual(LayerNorm(8)),
+    Parts: lambda: Parts.of({}),
+    NumberPicture: lambda: number_picture([look()], start=1, examples=[1]),
+    Limits: Limits,
+    Assignment: lambda: Assignment("hw01", "title", "1", (1,), ()),
+    Submission: lambda: find_submissions(submissions_folder())[0],
+    data.Vocabulary: vocabulary,
+    data.Batch: lambda: data.make_batch(PAIRS, vocabulary(), vocabulary()),
+    Generated: lambda: Generated(IDS, torch.rand(2)),
+    nn.Module: lambda: Transformer(small_config()),
+    nn.Linear: lambda: nn.Linear(8, 11),
+    nn.Embedding: lambda: nn.Embedding(11, 8),
+    nn.MultiheadAttention: lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    nn.Transformer: lambda: nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
+    torch.Generator: torch.Generator,
+    torch.dtype: lambda: torch.float64,
+    torch.device: lambda: "cpu",
+    data.Pair: lambda: PAIRS[0],
+    Path: folder,
+}
+
+
+def visible(*shape: int) -> Tensor:
+    """A mask that masks nothing."""
+    return torch.ones(shape, dtype=torch.bool)
+
+
+def look() -> Look:
+    """What a model attends to as it translates 1."""
+    return Look(1, ("ein",), ("one", "end"), np.ones((2, 1)))
+
+
+ALSO = {  # what a right call needs besides its required arguments
+    "batch_norm": ("mean", "variance"),
+    "deepnorm_constants": ("num_encoder_layers",),
+    "RelativePositions.bias": ("query",),
+    "number_picture": ("start", "examples"),
+    "sampling_sliders": ("shown",),
+    "ResiDualStack.forward": ("inputs",),
+    "Stack.forward": ("inputs",),
+    "packed_attention": ("cu_seqlens_k",),
+    "SettingsPicture.at": ("choice",),
+}
+VALUES: dict[str, Callable[[], Any]] = {
+    "activation": lambda: "gelu",
+    "norm_placement": lambda: "pre",
+    "norm": lambda: "rms",
+    "layout": lambda: "halves",
+    "position_layout": lambda: "halves",
+    "backend": lambda: "plain",
+    "kind": lambda: "list",
+    "d_model": lambda: 8,
+    "d_in": lambda: 8,
+    "query_size": lambda: 4,
+    "key_size": lambda: 7,
+    "vocab_size": lambda: 11,
+    "source_vocab": lambda: 11,
+    "target_vocab": lambda: 11,
+    "num_heads": lambda: 2,
+    "max_length": lambda: 9,
+    "num_encoder_layers": lambda: 1,
+    "num_decoder_layers": lambda: 1,
+    "num_layers": lambda: 1,
+    "pairs": lambda: PAIRS,
+    "held_out": lambda: PAIRS,
+    "sentences": lambda: [["one", "two"], ["three"]],
+    "vocabulary": vocabulary,
+    "device": lambda: "cpu",
+    "mask": lambda: visible(3, 5),
+    "allowed": lambda: visible(3, 5),
+    "masks": lambda: visible(3, 5),
+    "bias": lambda: torch.zeros(3, 5),
+    "cu_seqlens": lambda: torch.tensor([0, 2, 3]),
+    "cu_seqlens_k": lambda: torch.tensor([0, 2, 5]),
+    "RelativeAttention.forward.query": lambda: torch.rand(2, 3, 4),
+    "RelativeAttention.forward.key": lambda: torch.rand(2, 5, 4),
+    "RelativeAttention.forward.value": lambda: torch.rand(2, 5, 4),
+    "Embedding.forward.position_ids": lambda: torch.arange(3)[None],
+    "Embedding.forward.num_positions": lambda: 3,
+    "Stack.forward.x": lambda: torch.rand(2, 3, 8),
+    "ResiDualStack.forward.x": lambda: torch.rand(2, 3, 8),
+    "ResiDualStack.forward.inputs": lambda: torch.rand(2, 5, 8),
+    "SettingsPicture.at.choice": lambda: 0,
+    "alpha": lambda: 1.0,
+    "positions": lambda: ALiBi(2),
+    "start": lambda: torch.ones(2, 3, dtype=torch.long),
+    "labels": lambda: ["a", "b"],
+    "d_head": lambda: 4,
+    "own": lambda: KeyValueCache,
+    "KeyValueCache.append.value": lambda: torch.rand(2, 2, 3, 4),
+    "WindowCache.truncate.length": lambda: 1,
+    "WindowCache.append.value": lambda: torch.rand(2, 2, 3, 4),
+    "ConvFeedForward.transform.x": lambda: torch.rand(2, 3, 8),
+    "FeedForward.transform.x": lambda: torch.rand(2, 3, 8),
+    "batch_norm.bias": lambda: torch.rand(8),
+    "layer_norm.bias": lambda: torch.rand(8),
+    "sampling_sliders.shown": lambda: 3,
+    "score_statistics.d_head": lambda: 4,
+    "num_queries": lambda: 2,
+    "position_ids": lambda: torch.arange(3),
+    "SegmentedEmbedding.forward.position_ids": lambda: torch.arange(3),
+    "Residual.forward.sublayer": lambda: lambda x: x,
+    "Residual.norm": lambda: lambda x: x,
+    "ResiDual.norm": lambda: LayerNorm(8),
+    "ResiDualStack.forward.norm": lambda: LayerNorm(8),
+    "ResiDual.add.output": lambda: torch.rand(2, 8),
+    "Residual.add.output": lambda: torch.rand(2, 8),
+    "deepnorm_init.sublayers": lambda: FeedForward(8, 16),
+    "Decoder.forward.mask": lambda: visible(3, 3),
+    "Decoder.forward.memory_mask": lambda: visible(3, 5),
+    "DecoderLayer.forward.mask": lambda: visible(3, 3),
+    "DecoderLayer.forward.memory_mask": lambda: visible(3, 5),
+    "MultiHeadAttention.forward.mask": lambda: visible(3, 3),
+    "MultiHeadAttention.forward.bias": lambda: torch.zeros(3, 3),
+    "SelfAttention.forward.mask": lambda: visible(3, 3),
+    "LanguageModel.forward.mask": lambda: visible(3, 3),
+    "Encoder.forward.mask": lambda: visible(5, 5),
+    "Transformer.forward.source_mask": lambda: visible(2, 1, 1, 5),
+    "Transformer.forward.target_mask": lambda: visible(3, 3),
+    "Transformer.forward.memory_mask": lambda: visible(2, 1, 1, 5),
+    "Transformer.encode.mask": lambda: visible(2, 1, 1, 5),
+    "Transformer.decode.mask": lambda: visible(3, 3),
+    "Transformer.decode.memory_mask": lambda: visible(2, 1, 1, 5),
+    "relative_attention.mask": lambda: visible(3, 5),
+    "LanguageModelConfig.norm": lambda: "rms",
+    "DecoderCache.extend.real": lambda: visible(2, 1),
+    "Stack.forward.caches": lambda: [LayerCache(KeyValueCache())],
+    "Stack.forward.norm": lambda: LayerNorm(8),
+    "Stack.forward.inputs": lambda: torch.rand(2, 5, 8),
+    "numbers": lambda: [1, 2],
+    "read_pairs.path": pairs_file,
+    "read_pairs.separator": lambda: "\t",
+    "Subwords.train.size": lambda: 30,
+    "load_checkpoint.folder": checkpoint_folder,
+    "load_trained.folder": trained_folder,
+    "Recipe.patience": lambda: None,
+    "batches": lambda: [data.make_batch(PAIRS, vocabulary(), vocabulary())],
+    "describe_mask.mask": lambda: visible(3, 5),
+    "describe_mask.rows": lambda: list("abc"),
+    "describe_mask.columns": lambda: list("abcde"),
+    "read_gpu_results.path": lambda: folder() / "none.json",
+    "record": lambda: GPU_RECORD,
+    "results_table.d": lambda: 128,
+    "results_table.causal": lambda: False,
+    "tflops_by_length.d": lambda: 128,
+    "tflops_by_length.causal": lambda: False,
+    "measure_traffic.function": lambda: lambda *tensors: [-each for each in tensors],
+    "side_by_side.columns": lambda: Counts("parameters", {"all": 3}),
+    "number_trainer.split": lambda: data.Split(PAIRS, PAIRS),
+    "number_trainer.build": lambda: Transformer,
+    "pitfall.name": lambda: "1 - p for p",
+    "judge.spec": lambda: EXERCISES["ch03.softmax"],
+    "judge.candidate": lambda: lambda scores: torch.softmax(scores, -1),
+    "check.name": lambda: "ch03.softmax",
+    "check.function": lambda: lambda scores: torch.softmax(scores, -1),
+    "OwnTransformer.parts": lambda: Parts.of({}),
+    "Parts.of.functions": dict,
+    "judge_hunt.hunt": lambda: next(p for p in assignment("hw01").parts if isinstance(p, Hunt)),
+    "judge_hunt.test": lambda: lambda function: None,
+    "find_submissions.path": submissions_folder,
+    "read_submission.file": lambda: submissions_folder() / "anna.ipynb",
+    "grade.path": submissions_folder,
+    "grade.out": folder,
+    "Submission.read.file": pairs_file,
+    "weights": lambda: torch.rand(3, 5),
+    "heat_map.mask": lambda: visible(3, 5),
+    "heat_map.vmin": lambda: 0.0,
+    "heat_map.vmax": lambda: 1.0,
+    "heat_maps.weights": lambda: torch.rand(2, 3, 5),
+    "heat_maps.masks": lambda: visible(2, 3, 5),
+    "heat_maps.vmin": lambda: 0.0,
+    "heat_maps.vmax": lambda: 1.0,
+    "color_bar": lambda: False,
+    "mask_pictures.masks": lambda: visible(2, 3, 5),
+    "titles": lambda: ["one", "two"],
+    "rows": lambda: list("abc"),
+    "columns": lambda: list("abcde"),
+    "sources": lambda: list("abcde"),
+    "targets": lambda: list("abc"),
+    "x": lambda: [1, 2, 3],
+    "lines": lambda: {"a": [1.0, 2.0, 3.0]},
+    "marks": dict,
+    "bands": dict,
+    "colors": dict,
+    "heights": lambda: [1.0, 2.0],
+    "Setting.labels": lambda: ("a", "b"),
+    "Setting.start": lambda: 1,
+    "look": look,
+    "looks": lambda: [look()],
+    "number_picture.start": lambda: 1,
+    "number_picture.examples": lambda: [1],
+    "number_picture.shown": lambda: [1],
+    "look_at_numbers.model": lambda: load_first_model()[0],
+    "look_at_numbers.source": lambda: load_first_model()[1],
+    "look_at_numbers.target": lambda: load_first_model()[2],
+    "mask_switches.scores": lambda: torch.rand(3, 3),
+    "mask_switches.words": lambda: list("abc"),
+    "mask_switches.start": lambda: (0, 0, 0, 1),
+    "sampling_sliders.words": lambda: list("abcdefghijk"),
+    "sampling_sliders.start": lambda: (4, 10, 11),
+    "scale_slider.queries": lambda: list("abc"),
+    "scale_slider.keys": lambda: list("abcde"),
+    "scale_slider.start": lambda: (0, 0),
+}
+
+
+def value_of(label: str, name: str, hint: Any) -> Any:
+    """A right value for an argument; LookupError if nothing says one."""
+    for key in (f"{label}.{name}", name):
+        if key in VALUES and (key != name or fits(VALUES[key](), hint)):
+            return VALUES[key]()
+    return by_hint(hint)
+
+
+def by_hint(hint: Any) -> Any:
+    """A right value for an annotation."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return bounded(hint)
+    if origin in (typing.Union, types.UnionType):
+        return by_hint(next(one for one in inner if one is not type(None)))
+    if origin is Literal:
+        return inner[0]
+    if is_shape(hint):
+        return tensor_of(hint)
+    if hint in OBJECTS:
+        return OBJECTS[hint]()
+    plain = {bool: True, int: 2, float: 0.5, str: "name", Tensor: torch.rand(2, 3)}
+    if hint in plain:
+        return plain[hint]
+    if origin is dict or origin is Mapping or hint is dict:
+        return {"a": by_hint(inner[1])} if inner else {}
+    if origin in (list, Sequence, Iterable):
+        return [by_hint(inner[0])] * 2 if inner[0] is not str else ["one", "two"]
+    if origin is Callable or hint is Callable:
+        return lambda *values: values[0]
+    if origin is tuple:
+        return tuple(by_hint(one) for one in inner if one is not ...)
+    raise LookupError(f"no value for {hint}")
+
+
+def bounded(hint: Any) -> Any:
+    """The first of a few values that keeps the bounds of an annotation."""
+    kind, *bounds = typing.get_args(hint)
+    if is_shape(kind) or typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return by_hint(kind)
+    candidates = {int: (2, 1, 4, 0), float: (0.5, 2.0, 1.0)}
+    return next(each for each in candidates.get(kind) or [by_hint(kind)] if within(each, bounds))
+
+
+def within(value: Any, bounds: Iterable[Any]) -> bool:
+    """Whether a number keeps the bounds; a limit that is another argument bounds nothing here."""
+    rules = [one for one in bounds if isinstance(one, Bound) and not isinstance(one.limit, str)]
+    return all(one.holds(value, one.limit) for one in rules)
+
+
+def is_shape(hint: Any) -> bool:
+    """Whether an annotation is jaxtyping's, of a tensor."""
+    return typing.get_origin(hint) is None and getattr(hint, "array_type", None) is Tensor
+
+
+def tensor_of(hint: Any) -> Tensor:
+    """A tensor of the shape that an annotation gives."""
+    shape: list[int] = []
+    for axis in hint.dim_str.replace("#", "").split():
+        size = int(axis) if axis.isdigit() else SIZES.get(axis, 4)
+        shape += size if isinstance(size, tuple) else (size,)
+    if hint.dtype.__name__ == "Bool":
+        return torch.ones(shape, dtype=torch.bool)
+    return (
+        torch.ones(shape, dtype=torch.long) if hint.dtype.__name__ == "Int" else torch.rand(shape)
+    )
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value has a type that an annotation allows; shapes and bounds aside."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    if origin is Annotated:
+        return fits(value, inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if is_shape(hint):
+        return isinstance(value, Tensor) and has_dtype(value.dtype, hint)
+    if hint in (int, float):
+        kind = int if hint is int else (int, float)
+        return isinstance(value, kind) and not isinstance(value, bool)
+    if hint is Callable or origin is Callable:
+        return callable(value)
+    cls = origin or hint
+    if getattr(cls, "_is_protocol", False):
+        return False
+    if not isinstance(cls, type) or not isinstance(value, cls):
+        return hint is None and value is None
+    if isinstance(value, str):
+        return cls in (str, object)
+    if origin in (list, Sequence, Iterable) and inner and not isinstance(value, Tensor):
+        return all(fits(one, inner[0]) for one in value)
+    if origin is tuple and ... not in inner:
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if origin is Mapping and inner:
+        return all(fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items())
+    return True
+
+
+def has_dtype(dtype: torch.dtype, hint: Any) -> bool:
+    """Whether the dtype is of the kind that a shape's annotation names."""
+    kind = "Bool" if dtype == torch.bool else "Float" if dtype.is_floating_point else "Int"
+    return not dtype.is_complex and hint.dtype.__name__ in (kind, "Shaped", "Num")
