@@ -222,7 +222,7 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
         case("three tokens at once", (3,), 1, 1, 2),
         case("five at once", (5,), 2, 3, 4),
         case("one by one", (1,) * 5, 2, 1, 4),
-        case("a prompt, then one by one", (4, 1, 1), 2, 3, 6),
+        case("a prompt, then one by one", (4, 1, 1), 3, 2, 6),
         case("chunks of several", (2, 3, 1, 2), 1, 2, 8),
         case("float32", (3, 1, 2), 2, 2, 6, torch.float32),
         case("one token", (1,), 1, 1, 2),
