@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,8 +49,8 @@ def with_residual(
     if norm_placement != "resi_dual":
         stack = Stack
         wire = partial(Residual, norm_placement=norm_placement, dropout=dropout, alpha=alpha)
-    layers = [_Layer(wire(_norm(g)), matrix) for matrix, g in zip(w, gain[:-1], strict=True)]
-    last = _norm(gain[-1]) if norm_placement in ("pre", "resi_dual") else None
+    layers = [_Layer(wire(_Norm(g)), matrix) for matrix, g in zip(w, gain[:-1], strict=True)]
+    last = _Norm(gain[-1]) if norm_placement in ("pre", "resi_dual") else None
     return stack(layers)(x, norm=last)[0]
 
 
@@ -67,9 +66,16 @@ class _Layer(nn.Module):
         return self.residual(x, lambda y: torch.tanh(y @ self.matrix))
 
 
-def _norm(gain: Tensor) -> Callable[[Tensor], Tensor]:
+class _Norm(nn.Module):
     """A LayerNorm with this scale."""
-    return partial(functional_call, LayerNorm(len(gain), bias=False), {"weight": gain})
+
+    def __init__(self, gain: Tensor) -> None:
+        super().__init__()
+        self.gain, self.norm = gain, LayerNorm(len(gain), bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The gradient reaches the scale that was given."""
+        return functional_call(self.norm, {"weight": self.gain}, x)
 
 
 def _cases(rng: np.random.Generator) -> list[Case]:

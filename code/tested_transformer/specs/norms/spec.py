@@ -17,7 +17,7 @@ from ..checks import DTYPES, SIZES, either_mode, is_module_class, largest, toler
 from ..compare import Problem, as_array, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec, finite
+from ..spec import GRADIENTS, Case, Check, Run, Spec, finite
 from ..surroundings import kept
 from . import mutants
 from .mutants import plain_layer_norm, plain_rms_norm
@@ -295,6 +295,8 @@ LAYER_CHECKS = (
     HALF,
     FRESH,
     EITHER_MODE,
+    # torch's own LayerNorm rounds x - mean to bfloat16 on its way back, far from zero by a fifth.
+    replace(GRADIENTS, when=lambda case: GRADIENTS.when(case) and "16, far" not in case.label),
 )
 RMS_CHECKS = (
     ALONE,
