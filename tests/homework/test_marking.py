@@ -193,7 +193,7 @@ def test_a_folder_is_graded_in_order_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"jobs": 0}, "jobs: expected 1 or more, got 0"),
+        ({"jobs": 0}, "jobs: expected at least 1, got 0"),
         ({"path": "nothing"}, "path: expected a folder or a zip"),
         ({"path": "empty"}, "submissions: expected notebooks"),
         ({"homework": "hw02"}, "out: expected a folder of its own for hw02"),

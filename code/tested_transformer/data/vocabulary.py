@@ -31,7 +31,7 @@ class Vocabulary:
     """
 
     @checked
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, words: Iterable[str] | str) -> None:
         self.words = [*SPECIAL, *words]
         self._number: dict[str, int] = {}
         for number, word in enumerate(self.words):

@@ -4,7 +4,9 @@ Rounding moves what an operation reads and what it returns by at most half an ep
 computed in float64, every operation's floating point operands and results are moved by a known small
 share of themselves, up or down at random, and what this does to the answer, scaled to the dtype in
 question, is what rounding can do there. This is Monte Carlo arithmetic: Parker, "Monte Carlo
-Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997.
+Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997. The roundings of a
+long sum grow as the root of its length: Higham and Mary, "A new approach to probabilistic rounding error
+analysis", SIAM J. Sci. Comput. 41(5), 2019.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ POOL = 2**14  # directions drawn at once
 DRAWS = 3  # runs with other directions; each array has many entries besides
 MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
 FEW = 8
+LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
 
@@ -58,16 +61,16 @@ class Shaken(TorchDispatchMode):
         if is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
         moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
-        return self.moved(function(*self.moved(args), **moved))
+        return self.moved(function(*self.moved(args), **moved), _roundings(function, args))
 
-    def moved(self, given: Any) -> Any:
+    def moved(self, given: Any, times: float = 1.0) -> Any:
         """A tensor, or those in a list or a tuple, each of its numbers a step larger or smaller."""
         if isinstance(given, list | tuple):
-            return type(given)(map(self.moved, given))
+            return type(given)(self.moved(each, times) for each in given)
         if not isinstance(given, Tensor) or not given.is_floating_point():
             return given
         finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
-        step = STEP * min(1.0, finest / self.eps)
+        step = STEP * times * min(1.0, finest / self.eps)
         factors = 1 + step * self._signs(given.numel())
         return given * factors.view(given.shape).to(given.dtype)
 
@@ -85,6 +88,16 @@ class Shaken(TorchDispatchMode):
 def is_view(function: Any) -> bool:
     """Whether an operation of torch computes nothing: it returns a view."""
     return any(out.alias_info for out in function._schema.returns)
+
+
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
+
+
+def _roundings(function: Any, args: tuple) -> float:
+    """How far the roundings of a long sum of products lead: as the square root of their number."""
+    if function._schema.name.removeprefix("aten::") not in PRODUCTS:
+        return 1.0
+    return max(1.0, (args[-1].shape[-min(2, args[-1].ndim)] / LONG) ** 0.5)
 
 
 def rounding(
