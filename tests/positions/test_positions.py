@@ -427,7 +427,7 @@ P, X, T = torch.arange(3), torch.ones(3, 4), torch.ones(5, 4)
         (
             lambda: LearnedPositions(3, 4)(torch.arange(4)),
             ValueError,
-            ["position_ids", "got 3", "0 to 2", "3 rows"],
+            ["position_ids", "below self.max_length = 3", "got 0 to 3"],
         ),
         (lambda: LearnedPositions(3, 4)(P - 1), ValueError, ["position_ids", "got -1"]),
         (lambda: LearnedPositions(3, 4)(P.float()), TypeError, ["position_ids", "float32"]),
