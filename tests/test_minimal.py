@@ -91,7 +91,7 @@ block: post-norm; 28 of 35 cases left out
     mistake: the sum of ResiDual not normalized
 """,
     "FeedForward": """\
-feed_forward: ReLU, and no dropout inside; 14 of 28 cases left out
+feed_forward: ReLU, and no dropout inside; 14 of 29 cases left out
     check: dropout sleeps in evaluation
     check: dropout acts in training
     mistake: ReLU, whatever was asked for

@@ -147,6 +147,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("float32", (2, 3, 6), 8, torch.float32),
         case("GELU in float32", (2, 5, 3), 7, torch.float32, activation="gelu"),
         case("bfloat16", (5, 4), 6, torch.bfloat16),
+        case("float16", (4, 3), 5, torch.float16),
         case("large numbers", (2, 3), 4, spread=2000.0),
         case("large numbers, GELU", (2, 3), 4, spread=2000.0, activation="gelu"),
         case("large numbers, GELU by tanh", (2, 3), 4, spread=2000.0, activation="gelu_tanh"),
