@@ -43,6 +43,8 @@ class Nothing(nn.Module):
     Shapes: x (B, L, D) -> zeros (B, L, D), and no weights with return_weights: zeros (B, 1, L, S).
     """
 
+    key = None  # it takes a memory of any dimension
+
     def forward(
         self,
         x: Float[Tensor, "B L D"],
