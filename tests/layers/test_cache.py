@@ -80,7 +80,10 @@ def test_a_layer_with_a_cache_passes():
         def reorder(self, rows):
             self.cache.reorder(rows)
 
-    assert judge(CACHE, Layer).passed
+    def has_one_size(case):
+        return case.arguments["key"].shape == case.arguments["value"].shape
+
+    assert judge(CACHE.narrowed(has_one_size), Layer).passed
 
 
 def test_a_class_without_select_is_judged_on_the_rest():

@@ -50,7 +50,8 @@ def normal(*shapes, dtype=torch.float64, seed=0):
 
 
 def the_layer(positions, d_model, *, base=10000.0, layout="interleaved", dtype=torch.float32):
-    return SinusoidalPositions(d_model, base=base, layout=layout).to(dtype)(positions)
+    layer = SinusoidalPositions(d_model, base=base, layout=layout).to(dtype)
+    return layer(positions) if positions.ndim else layer(positions[None])[0]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -1,6 +1,7 @@
 """Rotary positions: against the loops, transformers' Llama, GPT-J, GPT-NeoX and RoFormer, and themselves."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +21,7 @@ from tested_transformer import (
 )
 from tested_transformer.specs.rotary.mutants import RotaryDecoder, RotaryFormula
 from tested_transformer.specs.rotary.spec import ROTARY, ROTARY_ATTENTION
+from tested_transformer.specs.spec import GRADIENTS
 
 LAYOUTS = ["interleaved", "halves"]
 EPS32 = torch.finfo(torch.float32).eps
@@ -37,6 +39,14 @@ def the_scheme(x, position_ids, *, base=10000.0, layout="interleaved", rotary_di
     query, key = scheme.rotate(x, x[:, :1], position_ids)
     assert torch.equal(key, query[:, :1])
     return query
+
+
+# What stands in a cache has no gradient.
+WITHOUT_GRADIENTS = replace(
+    ROTARY_ATTENTION,
+    checks=[check for check in ROTARY_ATTENTION.checks if check.name != GRADIENTS.name],
+    differentiable=False,
+)
 
 
 class TheLayer:
@@ -67,7 +77,7 @@ class TheLayer:
         (ROTARY, apply_rotary),
         (ROTARY, the_scheme),
         (ROTARY, RotaryFormula()),
-        (ROTARY_ATTENTION, TheLayer),
+        (WITHOUT_GRADIENTS, TheLayer),
         (ROTARY_ATTENTION, RotaryDecoder),
     ],
 )

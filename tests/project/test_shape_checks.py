@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, TypeCheckError
 from torch import Tensor
 
 from check_shapes_once import check_once
-from tested_transformer.layers.stack import Stack
+from tested_transformer.layers.blocks import position_ids
 
 checked = check_once(typechecker=beartype)
 ROW, WIDE, WORDS = torch.zeros(3), torch.zeros(2, 4), torch.zeros(3).long()
@@ -21,7 +21,7 @@ ROW, WIDE, WORDS = torch.zeros(3), torch.zeros(2, 4), torch.zeros(3).long()
 def test_the_package_is_checked_where_it_was_asked_for(pytestconfig):
     asked = pytestconfig.getoption("jaxtyping_packages", None)
     with pytest.raises(TypeCheckError) if asked else nullcontext():
-        Stack([])(WORDS)  # integers, and no layer that would look at them
+        position_ids(WORDS[None])  # integers, where booleans are asked for
 
 
 @checked

@@ -32,6 +32,11 @@ def test_a_function_that_makes_a_module_will_do():
 def test_the_package_is_as_exact_as_torch():
     """In units of eps x the largest logit, against the reference in a wider dtype."""
     for case in MODEL.draw(0):
+        if case.arguments["config"].activation not in (
+            "relu",
+            "gelu",
+        ):  # torch's layer has no other
+            continue
         expected = MODEL.expected(case)
         eps, size = torch.finfo(case.dtype).eps, np.abs(expected).max()
         ours = Run(MODEL, Transformer).value(case)

@@ -343,13 +343,15 @@ def _said(rng: np.random.Generator, rows: int, vocab: int) -> np.ndarray:
 
 def _falls(run: Run, case: Case) -> Problem | None:
     a = case.arguments
-    before, after = (
-        np.take_along_axis(s, a["prefix_ids"], 1) for s in (a["logits"], run.value(case))
+    wanted, slack = run.expected(case)
+    before, after, wanted = (
+        np.take_along_axis(s, a["prefix_ids"], 1) for s in (a["logits"], run.value(case), wanted)
     )
-    slack = run.expected(case)[1]
     rose = np.argwhere((after - before) * (a["penalty"] - 1) > slack)
     if not len(rose):
-        still = np.argwhere((np.abs(after - before) <= slack) & (before != 0))
+        still = np.argwhere(
+            (np.abs(after - before) <= slack) & (np.abs(wanted - before) > 2 * slack)
+        )
         rose = still if a["penalty"] != 1 else still[:0]
     if not len(rose):
         return None
