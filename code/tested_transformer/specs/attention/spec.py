@@ -275,6 +275,8 @@ def _empty_rows(run: Run, case: Case) -> Problem | None:
 
 def _empty_gradients(run: Run, case: Case) -> Problem | None:
     empty = ~allowed_in(case).any(-1)
+    if not run.outcome(case).is_tensor:  # a NumPy array has no gradient
+        return None
     for name, gradient in run.gradients(case, ("query", "key", "value")).items():
         if not np.isfinite(gradient).all():
             return Problem(f"a finite gradient for `{name}`", "NaN or inf")
