@@ -249,7 +249,7 @@ def test_the_first_screen_says_what_the_book_is(page, scheme):
         assert box["y"] >= 0
         assert box["y"] + box["height"] <= 900, part
     ways = page.locator(".front-way")
-    assert ways.count() == 3
+    assert ways.count() == 4
     for way in ways.all():
         assert way.get_by_role("link").count() == 1
         box = way.bounding_box()
