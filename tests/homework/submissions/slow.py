@@ -2,12 +2,12 @@
 
 import time
 
-
-def right(num_queries, num_keys, window):
-    counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
-    return sum(min(max(count, 0), window) for count in counts)
+waited = []
 
 
 def count_pairs(num_queries, num_keys, window):
-    time.sleep(0.4)
-    return right(num_queries, num_keys, window)
+    if not waited:  # once, so that a busy machine adds no more than its own time
+        time.sleep(4.5)
+        waited.append(True)
+    counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
+    return sum(min(max(count, 0), window) for count in counts)
