@@ -30,7 +30,9 @@ post: x = norm(x + f(x)). pre: x = x + f(norm(x)), and the norm gain[N] at the e
 deep: x = norm(alpha x + f(x)). dual: post, and total = total + f(x) from total = x; at the end
 x + norm(total) with gain[N]. Dropout acts on f(x) alone: each of its numbers is 0 with that
 probability, or divided by what is left of 1."""
-EPS_TAKES = 0.02  # of a variance, from a stream of 5e-4: this names a missing norm, equality is asked apart
+EPS_TAKES = (
+    0.02  # of a variance, from a stream of 5e-4: this names a missing norm, equality is asked apart
+)
 ALL = 1 - 2.0**-40  # dropout of everything; a Residual takes no 1
 LOUD = 1e7  # an alpha beside which no sublayer is heard
 
