@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,8 +70,20 @@ class Model:
         """The new tokens, greedily, (B, N)."""
         raise NotApplicable("the model does not generate")
 
+    def packed(self, texts: Sequence[Tensor]) -> Tensor:
+        """The logits of texts (1, L_i) that stand one after the other in one row: (1, sum of L_i, V)."""
+        raise NotApplicable("it packs no texts into one row")
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """The logits of ids after a source (B, S) whose mask is True for real tokens."""
+        raise NotApplicable("it reads no source")
+
+    def checkpointed(self) -> Model:
+        """A copy that recomputes activations in the backward pass, in training mode."""
+        raise NotApplicable("it checkpoints no gradients")
+
     def variants(self) -> Iterator[tuple[str, Model]]:
-        """The same model computed in other ways: other kernels, gradient checkpointing."""
+        """The same model computed in other ways: other kernels."""
         return iter(())
 
     def saved_and_loaded(self) -> Model:
@@ -208,9 +220,15 @@ class OwnTransformer(Model):
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """The next words after each prefix of the target."""
+        """The logits after each prefix of the target."""
         ids = ids if mask is None else ids.masked_fill(~mask, self.pad_id)
         return self.module(self.source.expand(len(ids), -1), ids)
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """Padding is an id."""
+        if self.pad_id is None:
+            raise NotApplicable("it has no padding")
+        return self.module(source.masked_fill(~mask, self.pad_id), ids)
 
 
 class HuggingFace(Model):
@@ -243,7 +261,7 @@ class HuggingFace(Model):
     def _answer(self, ids: Tensor, mask: Tensor | None, **options: Any) -> Any:
         if self.is_seq2seq:
             source = torch.arange(3, 9)[None].expand(len(ids), -1) % self.vocab_size
-            options |= {"input_ids": source, "decoder_input_ids": ids}
+            options = {"input_ids": source, "decoder_input_ids": ids} | options
         else:
             options["input_ids"] = ids
         if mask is not None:
@@ -264,7 +282,7 @@ class HuggingFace(Model):
 
     def new_cache(self) -> Any:
         """None: the first step makes one."""
-        if self.cache_name is None or not self.causal or self.is_seq2seq:
+        if self.cache_name is None or not self.causal:
             raise NotApplicable("the model has no cache")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -292,6 +310,31 @@ class HuggingFace(Model):
             eos_token_id=eos, pad_token_id=int(eos == 0),
         )  # fmt: skip
         return output[:, ids.shape[1] :]
+
+    def packed(self, texts: Sequence[Tensor]) -> Tensor:
+        """Positions that begin anew tell the texts apart, in one row and without a mask."""
+        if not self.takes_positions or not self.causal or self.is_seq2seq:
+            raise NotApplicable("it packs no texts into one row")
+        counted = torch.cat([torch.arange(text.shape[1]) for text in texts])[None]
+        return self.logits(torch.cat(list(texts), dim=1), position_ids=counted)
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """By `attention_mask`, which is the encoder's."""
+        if not self.is_seq2seq:
+            raise NotApplicable("it reads no source")
+        filled = source.masked_fill(~mask, self.module.config.pad_token_id or 0)
+        return self._answer(ids, mask, input_ids=filled, use_cache=False).logits
+
+    def checkpointed(self) -> Model:
+        """By `gradient_checkpointing_enable`."""
+        if not self.module.supports_gradient_checkpointing:
+            raise NotApplicable("it checkpoints no gradients")
+
+        def checkpoint(module: nn.Module) -> None:
+            module.train()
+            module.gradient_checkpointing_enable({"use_reentrant": False})
+
+        return self.copied(checkpoint)
 
     def in_float64(self) -> Model:
         """With each expert by itself: the grouped kernels count tokens in floating point."""

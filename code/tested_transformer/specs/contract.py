@@ -261,6 +261,29 @@ def batch_equals_single(subject: Subject) -> str | None:
     return None
 
 
+@torch.no_grad()
+def packed_equals_separate(subject: Subject) -> str | None:
+    """Three texts of different lengths alone, and one after the other in one row."""
+    third = max(1, subject.length // 4)
+    texts = list(subject.ids[1:].split([third, 2 * third, subject.length - 3 * third], dim=1))
+    alone = torch.cat([subject.logits(text) for text in texts], dim=1)
+    return subject.differ(alone, subject.model.packed(texts))
+
+
+@torch.no_grad()
+def source_padding_does_not_matter(subject: Subject) -> str | None:
+    """A source alone, and padded on the right."""
+    source = subject.text(1, 7, seed=2)
+    for length in (1, 4):
+        mask = torch.arange(7)[None] < length
+        alone = subject.model.from_source(subject.ids[:1], source[:, :length], mask[:, :length])
+        padded = subject.model.from_source(subject.ids[:1], source, mask)
+        found = subject.differ(alone, padded)
+        if found:
+            return f"a source of {length}, padded to 7: {found}"
+    return None
+
+
 def masked_tokens_do_not_matter(subject: Subject) -> str | None:
     """Change the ids under a mask; the real tokens must not notice."""
     if subject.model.pad_id is not None:
@@ -371,6 +394,24 @@ def mask_matters(subject: Subject) -> str | None:
     return None if far > subject.tolerance else "token 0 masked: token 1 stays the same"
 
 
+@torch.no_grad()
+def positions_matter(subject: Subject) -> str | None:
+    """Count positions backward: the last token must notice."""
+    if not subject.model.takes_positions:
+        raise NotApplicable("the model takes no positions")
+    forward = torch.arange(subject.length).expand(2, -1)
+    before, after = (
+        subject.model.logits(subject.ids, position_ids=ids)[:, -1]
+        for ids in (forward, forward.flip(1))
+    )
+    far = float((before - after).abs().max())
+    return (
+        None
+        if far > subject.tolerance
+        else "positions counted backward: the last token stays the same"
+    )
+
+
 # --- Numbers --------------------------------------------------------------------------------------
 
 
@@ -412,19 +453,42 @@ def evaluation_is_deterministic(subject: Subject) -> str | None:
 
 def training_differs_by_dropout_alone(subject: Subject) -> str | None:
     """train() without any dropout gives what eval() gives."""
-
-    def without_dropout(module: nn.Module) -> None:
-        module.train()
-        for part in module.modules():
-            for name, value in list(vars(part).items()):
-                if "dropout" in name and isinstance(value, float):
-                    setattr(part, name, 0.0)
-            if isinstance(part, nn.modules.dropout._DropoutNd):
-                part.p = 0.0
-
-    model = subject.model.copied(without_dropout)
+    model = subject.model.copied(_train_without_dropout)
     with torch.no_grad():
         return subject.differ(subject.logits(subject.ids), model.logits(subject.ids))
+
+
+def _train_without_dropout(module: nn.Module) -> None:
+    module.train()
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+
+
+def checkpointing_changes_no_gradient(subject: Subject) -> str | None:
+    """The gradients of training, with what the backward pass needs saved and recomputed."""
+    model = subject.model.checkpointed().copied(_train_without_dropout)
+    plain = subject.model.copied(_train_without_dropout)
+    before, after = _gradients(plain, subject.ids), _gradients(model, subject.ids)
+    for name, gradient in before.items():
+        if name not in after:
+            return f"no gradient of {name}"
+        largest = float(gradient.abs().max())
+        rounded = 16 * torch.finfo(gradient.dtype).eps * largest  # the same terms in another order
+        far = float((after[name] - gradient).abs().max())
+        if not far <= rounded:
+            return f"the gradient of {name}: off by {brief(far)}"
+    return None
+
+
+def _gradients(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    logits = model.logits(ids)
+    (logits * probe(logits)).sum().backward()
+    named = model.network.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
 @torch.no_grad()
@@ -536,6 +600,13 @@ PROPERTIES = (
              "A text gets the same logits alone and padded beside a longer one.",
              "Mask padding in every layer, and count positions from the first real token.",
              batch_equals_single),
+    Property("packed = separate", "Texts packed into one row get the logits that each gets alone.",
+             "Begin positions anew with each text; mask texts from each other in every kind of layer.",
+             packed_equals_separate),
+    Property("padding of the source does not matter",
+             "A padded source gives the logits of the source alone.",
+             "Pass the encoder's mask to the encoder and to cross-attention, of every layer.",
+             source_padding_does_not_matter),
     Property("masked tokens do not matter",
              "What stands under the mask must not reach the others.",
              "Look for a mask that is inverted, dropped in a layer, or added with too small a number.",
@@ -552,6 +623,8 @@ PROPERTIES = (
              "No positions reach the model.", order_matters),
     Property("the mask has an effect", "Masking a real token must change a later token's logits.",
              "The mask is accepted and not used.", mask_matters),
+    Property("position IDs have an effect", "Other position IDs must change the logits.",
+             "The argument is accepted and not used.", positions_matter),
     Property("large values stay finite",
              "With logits of 1000, sinks of 20 and routing biases of 12 all numbers are finite.",
              "Subtract the maximum before an exponential; divide by a sum only with its bound.",
@@ -561,6 +634,10 @@ PROPERTIES = (
     Property("training differs by dropout alone", "In train() with every dropout at 0 nothing changes.",
              "A layer behaves otherwise in training: batch statistics, noise, a skipped branch.",
              training_differs_by_dropout_alone),
+    Property("checkpointing changes no gradient",
+             "Gradient checkpointing recomputes activations; gradients are the same.",
+             "What a layer changes beside its output is done twice; an argument is not passed on.",
+             checkpointing_changes_no_gradient),
     Property("low precision agrees",
              "In bfloat16 the logits differ from float32's by rounding alone.",
              "Compute angles, norms and softmax in float32.", low_precision_agrees),
