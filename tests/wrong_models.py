@@ -547,6 +547,13 @@ class NeverCalled(Layer):
         self.query_global = nn.Linear(WIDTH, WIDTH)
 
 
+@wrong("where() hides the root of 0, and its gradient is NaN", LEARNS)
+class RootOfZero(Layer):
+    def think(self, x):
+        up = self.up(x)
+        return self.down(torch.where(up > 0, up.clamp(min=0).sqrt(), 0.0))
+
+
 @wrong("no positions reach the model", ORDER)
 class NoPositions(Layer):
     def rotate(self, x, positions):

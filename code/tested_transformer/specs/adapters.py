@@ -36,13 +36,15 @@ class Model:
 
     module: what has the parameters, or None. causal: whether a token may depend on later ones.
     vocab_size: ids are below it. max_length: the longest text. window: how far back a token attends.
-    pad_id: an id that is padding by itself. without_gradient: parameter -> why it gets no gradient.
+    pad_id: an id that is padding by itself. filler: the id under a mask, which no text has.
+    without_gradient: part of a parameter's name -> why it gets no gradient.
     """
 
     causal = True
     max_length = 64
     window: int | None = None
     pad_id: int | None = None
+    filler = 0
     without_gradient: Mapping[str, str] = {}
 
     def __init__(self, module: Any, vocab_size: int) -> None:
@@ -155,6 +157,7 @@ class OwnLanguageModel(Model):
     def __init__(self, module: LanguageModel) -> None:
         super().__init__(module, module.config.vocab_size)
         self.pad_id, self.window = module.config.pad_id, module.config.window
+        self.filler = self.pad_id or 0
         if module.config.positions == "learned":
             self.max_length = module.config.max_length
 
@@ -209,7 +212,7 @@ class OwnTransformer(Model):
 
     def __init__(self, module: Transformer) -> None:
         super().__init__(module, module.config.output_vocab)
-        self.pad_id = module.config.pad_id
+        self.pad_id, self.filler = module.config.pad_id, module.config.pad_id or 0
         self.source = torch.arange(1, 6)[None] % module.config.source_vocab
 
     @property
@@ -234,12 +237,18 @@ class OwnTransformer(Model):
 class HuggingFace(Model):
     """A PreTrainedModel of transformers: causal, masked or encoder-decoder."""
 
+    without_gradient = {
+        ".indexer.": "which keys to read is learned by a loss of its own",
+        "_global.": "no token has global attention here",
+    }
+
     def __init__(self, module: nn.Module) -> None:
         config = module.config.get_text_config(decoder=True)
         super().__init__(module, config.vocab_size)
         self.is_seq2seq = bool(module.config.is_encoder_decoder)
         self.causal = self.is_seq2seq or bool(module.can_generate())
         window = getattr(config, "sliding_window", None)
+        self.filler = module.config.pad_token_id or 0
         self.window = window if getattr(config, "use_sliding_window", True) else None
         self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
         parameters = inspect.signature(module.forward).parameters
@@ -286,8 +295,10 @@ class HuggingFace(Model):
             raise NotApplicable("the model has no cache")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """What the model returns as its cache is handed on."""
+        """What the model returns as its cache is handed on; a recurrent state has dropped the padding."""
         options = {"use_cache": True, self.cache_name: cache}
+        if self.cache_name != "past_key_values" and cache is not None:
+            mask = None  # as its own `generate` does
         if mask is not None and self.takes_positions:
             options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
         answer = self._answer(ids, mask, **options)
@@ -322,7 +333,7 @@ class HuggingFace(Model):
         """By `attention_mask`, which is the encoder's."""
         if not self.is_seq2seq:
             raise NotApplicable("it reads no source")
-        filled = source.masked_fill(~mask, self.module.config.pad_token_id or 0)
+        filled = source.masked_fill(~mask, self.filler)
         return self._answer(ids, mask, input_ids=filled, use_cache=False).logits
 
     def checkpointed(self) -> Model:
