@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -250,7 +251,8 @@ class HuggingFace(Model):
         window = getattr(config, "sliding_window", None)
         self.filler = module.config.pad_token_id or 0
         self.window = window if getattr(config, "use_sliding_window", True) else None
-        self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
+        longest = getattr(config, "max_position_embeddings", None) or 64
+        self.max_length = min(64, longest) if longest > 0 else 64  # -1: without end
         parameters = inspect.signature(module.forward).parameters
         self.names = set(parameters)
         self.cache_name = next(
@@ -266,6 +268,17 @@ class HuggingFace(Model):
     def takes_positions(self) -> bool:
         """By `position_ids`."""
         return "position_ids" in self.names
+
+    @cached_property
+    @torch.no_grad()
+    def first_position(self) -> int:
+        """The id of the first position: RoBERTa counts from after padding's, Nystromformer from 2."""
+        ids = (self.filler + torch.arange(1, 4))[None] % self.vocab_size
+        wanted = self.logits(ids)
+        for first in (0, self.filler + 1, 2):
+            if torch.equal(self.logits(ids, position_ids=first + torch.arange(3)[None]), wanted):
+                return first
+        return 0
 
     def _answer(self, ids: Tensor, mask: Tensor | None, **options: Any) -> Any:
         if self.is_seq2seq:
@@ -285,7 +298,7 @@ class HuggingFace(Model):
         if position_ids is not None:
             options["position_ids"] = position_ids
         elif mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)
+            options["position_ids"] = _counted(mask) + self.first_position
         answer = self._answer(ids, mask, **options)
         return getattr(answer, "logits", answer[0])
 
@@ -295,14 +308,19 @@ class HuggingFace(Model):
             raise NotApplicable("the model has no cache")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """What the model returns as its cache is handed on; a recurrent state has dropped the padding."""
+        """What the model returns as its cache is handed on; a recurrent state wants the chunk's mask."""
         options = {"use_cache": True, self.cache_name: cache}
-        if self.cache_name != "past_key_values" and cache is not None:
-            mask = None  # as its own `generate` does
+        if self.cache_name != "past_key_values" and mask is not None:
+            mask = mask[:, -ids.shape[1] :]
         if mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
+            options["position_ids"] = self.first_position + _counted(mask)[:, -ids.shape[1] :]
         answer = self._answer(ids, mask, **options)
-        return answer.logits, getattr(answer, self.cache_name)
+        cache = getattr(answer, self.cache_name, cache)
+        if cache is None:  # its forward makes none, its `generate` does
+            from transformers import DynamicCache
+
+            return self.step(ids, DynamicCache(config=self.module.config), mask)
+        return answer.logits, cache
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
         """By the cache's own method."""

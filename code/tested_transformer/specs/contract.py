@@ -137,10 +137,10 @@ def rounding_of(model: Model, ids: Tensor, dtype: torch.dtype, **options: Any) -
     if model.networks:
         wide = model.in_float64()
         try:
-            return rounding(lambda: formula(wide), dtype)[""]
+            return rounding(lambda: formula(wide), dtype, counts=True)[""]
         except Exception:  # it casts to a dtype of its own: then in that
             model = model.copied(lambda module: module.float())
-    return rounding(lambda: formula(model), dtype)[""]
+    return rounding(lambda: formula(model), dtype, counts=True)[""]
 
 
 def contract(
