@@ -13,7 +13,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class Model:
     window: int | None = None
     pad_id: int | None = None
     filler = 0
-    without_gradient: Mapping[str, str] = {}
+    without_gradient: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, module: Any, vocab_size: int) -> None:
         self.module, self.vocab_size = module, vocab_size
@@ -238,7 +238,7 @@ class OwnTransformer(Model):
 class HuggingFace(Model):
     """A PreTrainedModel of transformers: causal, masked or encoder-decoder."""
 
-    without_gradient = {
+    without_gradient: ClassVar[dict[str, str]] = {
         ".indexer.": "which keys to read is learned by a loss of its own",
         "_global.": "no token has global attention here",
     }
