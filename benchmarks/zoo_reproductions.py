@@ -121,6 +121,19 @@ def reformer_position_ids() -> tuple[str, str]:
         return "(1, 6, 61)", f"RuntimeError: {error}"
 
 
+@torch.no_grad()
+def xlnet_uni_mask() -> tuple[str, str]:
+    """A causal XLNet must take an attention mask for two texts."""
+    config = transformers.XLNetConfig(
+        vocab_size=61, d_model=24, n_layer=2, n_head=4, d_inner=40, attn_type="uni"
+    )
+    model, wanted = transformers.XLNetLMHeadModel(config).eval(), "(2, 6, 61)"
+    try:
+        return wanted, str(tuple(model(IDS, attention_mask=torch.ones_like(IDS)).logits.shape))
+    except RuntimeError as error:
+        return wanted, f"RuntimeError: {error}"
+
+
 gpt_oss_packed = _packed(
     "GptOss", head_dim=6, num_key_value_heads=2, intermediate_size=40, num_local_experts=4,
     num_experts_per_tok=2,
@@ -131,7 +144,7 @@ xglm_packed = _packed("XGLM", d_model=24, ffn_dim=40, num_layers=2, attention_he
 
 NAMES = (
     "rwkv_batch", "mamba_chunk", "falcon_mamba_chunk", "bamba_position", "minimax_reorder",
-    "recurrent_gemma_state", "reformer_position_ids", "gpt_oss_packed", "falcon_packed", "opt_packed",
+    "recurrent_gemma_state", "reformer_position_ids", "xlnet_uni_mask", "gpt_oss_packed", "falcon_packed", "opt_packed",
     "xglm_packed",
 )  # fmt: skip
 
