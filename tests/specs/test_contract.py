@@ -1,5 +1,8 @@
 """The contract is judged: a right model keeps it, and each wrong one breaks the property that it names."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from wrong_models import (
     right_translator,
 )
 
+CATCHES = Path(__file__).parents[2] / "benchmarks" / "results" / "contract_catches.json"
 pytestmark = pytest.mark.plain_types
 
 
@@ -55,3 +59,10 @@ def test_a_wrong_model_breaks_what_it_names(wrong):
 def test_every_property_has_a_wrong_model():
     assert {wrong.breaks for wrong in WRONG} == {each.name for each in PROPERTIES}
     assert len(WRONG) >= 40
+
+
+def test_the_stored_table_of_catches_is_of_these_models():
+    """If it is not: delete benchmarks/results/contract_catches.json and measure again."""
+    rows = {row["wrong"]: row for row in json.loads(CATCHES.read_text(encoding="utf-8"))["rows"]}
+    assert set(rows) == {wrong.name for wrong in WRONG}
+    assert all(wrong.breaks in rows[wrong.name]["broken"] for wrong in WRONG)
