@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parents[1]
 PLACES = Path(  # what others may link to
     os.environ.get("TESTED_TRANSFORMER_PLACES", HERE.parent / "tests" / "data" / "anchors.txt")
 )
+ID = re.compile(r'\bid="([^"]+)"')
 INTERVIEW = "book/generated/interview"
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
 FOLDED = {
@@ -120,8 +121,10 @@ def moved(env, docname: str) -> str:
 
 
 def names(doctree) -> set[str]:
-    """The ids on a page."""
-    return {name for node in doctree.findall(nodes.Element) for name in node.get("ids", [])}
+    """The ids on a page, those of HTML in its text too: `<span id="an-older-name"></span>`."""
+    written = (ID.findall(node.astext()) for node in doctree.findall(nodes.raw))
+    named = (node.get("ids", []) for node in doctree.findall(nodes.Element))
+    return {name for found in (*written, *named) for name in found}
 
 
 def is_deeper(docname: str) -> bool:

@@ -104,7 +104,9 @@ def test_chapters_can_be_downloaded(browser, address):  # noqa: F811
 def test_places_that_others_may_link_to_only_grow():
     gone, new = sorted(listed() - built()), sorted(built() - listed())
     assert listed()
-    assert gone == [], "keep the old name as a label, (name)=, above what took its place"
+    assert gone == [], (
+        'keep the old name above what took its place, there or on a deeper page: <span id="name"></span>'
+    )
     assert new == [], "add them: python tools/anchors.py"
 
 

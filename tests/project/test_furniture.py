@@ -59,7 +59,9 @@ def build(folder: Path, repository: str, site: str, notebooks: str = "notebooks"
         if name == "01_a":
             text += "\n\n```{toctree}\n:hidden:\ndeeper/01_c\n```\n"
         if name == "deeper/01_c":
-            text += "\n\n## By hand\n\nThis stood in the chapter once.\n"
+            text += "\n\n## By hand\n\nThis stood in the chapter once.\n\n<span id='older-name'></span>\n".replace(
+                "'", '"'
+            )
         cells = [v4.new_markdown_cell(text), v4.new_code_cell("a = 1\n\nb = 2")]
         notebook = v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
         nbformat.write(notebook, folder / "chapters" / f"{name}.ipynb")
@@ -73,7 +75,7 @@ def build(folder: Path, repository: str, site: str, notebooks: str = "notebooks"
         "TESTED_TRANSFORMER_PLACES": str(folder / "anchors.txt"),
     }
     (folder / "anchors.txt").write_text(
-        "".join(f"chapters/01_a#{n}\n" for n in ("by-hand", "more", "why-b"))
+        "".join(f"chapters/01_a#{n}\n" for n in ("by-hand", "more", "older-name", "why-b"))
     )
     command = [sys.executable, "-m", "sphinx", "-q", "-W", str(folder), str(folder / "out")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -140,6 +142,7 @@ def test_a_place_that_moved_keeps_its_name(bare):
     core = read(bare, "chapters/01_a.html")
     assert '<span id="by-hand" data-moved="deeper/01_c.html#by-hand"></span>' in core
     assert '<span id="why-b" data-moved="../book/generated/interview.html#why-b"></span>' in core
+    assert '<span id="older-name" data-moved="deeper/01_c.html#older-name"></span>' in core
     assert 'id="more" data-moved' not in core  # it is still here
 
 
