@@ -4,6 +4,7 @@
     book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
+    book/generated/adapter.md     how the contract calls a model of one's own
     book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
     book/generated/zoo.md         which model families keep it, from benchmarks/results and zoo_notes.yml
     book/generated/course.md      the assignments, for the page of the instructors
@@ -319,6 +320,21 @@ def contract(properties: tuple) -> str:
     return "\n".join(["| property | what must hold | where to look |", "|---|---|---|", *rows, ""])
 
 
+def adapter(base: type) -> str:
+    """A table of what a class for one's own model may define: how it is called, and what it returns."""
+    lines = ["| method | what it gives |", "|---|---|"]
+    for name, method in vars(base).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        words = [each for each in inspect.signature(method).parameters if each != "self"]
+        text = " ".join(inspect.cleandoc(method.__doc__).split())
+        lines.append(f"| `{name}({', '.join(words)})` | {text} |")
+        if name == "variants":  # what follows is made of these
+            break
+    fields = inspect.cleandoc(base.__doc__).partition("\n\n")[2]
+    return "\n".join([*lines, "", "As attributes of the class: " + " ".join(fields.split()), ""])
+
+
 def catches(record: dict) -> str:
     """A table of the wrong models: where each was seen, and the properties that it breaks."""
     rows = [
@@ -374,6 +390,7 @@ def main() -> None:
         "interview": interview(paths),
         "api": api(modules),
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
+        "adapter": adapter(importlib.import_module(f"{PACKAGE}.specs.adapters").Model),
         "catches": catches(stored("contract_catches")),
         "zoo": zoo(
             stored("zoo"),

@@ -1,9 +1,17 @@
 """The contract is judged: a right model keeps it, and each wrong one breaks the property that it names."""
 
 import pytest
+import torch
 
 from tested_transformer.specs.contract import PROPERTIES, contract
-from wrong_models import SOURCE, WRONG, right_model, right_translator
+from wrong_models import (
+    SOURCE,
+    TRAIN,
+    WRONG,
+    model_that_drops_by_function,
+    right_model,
+    right_translator,
+)
 
 pytestmark = pytest.mark.plain_types
 
@@ -21,6 +29,21 @@ def test_a_right_translator_keeps_the_contract():
     assert report, report
     source = report.results[[each.name for each in PROPERTIES].index(SOURCE)]
     assert source.outcome == "holds"
+
+
+def test_dropout_by_a_function_is_dropout():
+    model = model_that_drops_by_function()
+    training = [TRAIN, "checkpointing changes no gradient"]
+    assert contract(model, only=training), contract(model, only=training)
+    model.module.train()
+    assert not torch.equal(*(model.logits(torch.tensor([[1, 2, 3]])) for _ in range(2)))
+
+
+def test_nan_is_called_nan_and_no_proof_that_nothing_moved():
+    wrong = next(each for each in WRONG if each.name == "a query whose keys are all masked is NaN")
+    (single,) = contract(wrong.make(), only=["batch = single"]).results
+    assert "NaN, as from a query whose keys are all masked" in single.what
+    assert contract(wrong.make(), only=["the mask has an effect"])
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
