@@ -1,7 +1,7 @@
 """Write the pages that are made from the package and the chapters.
 
     book/generated/gallery.md     every famous mistake, from the Specs
-    book/generated/interview.md   the cells tagged `interview`, from the chapters
+    book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
     book/generated/adapter.md     how the contract calls a model of one's own
@@ -27,9 +27,10 @@ from types import ModuleType
 import yaml
 
 import chapter_map
-from chapters import ROOT, chapter_paths, heading, number, read
+from chapters import ROOT, chapter_paths, core_paths, heading, number, read
 
 PACKAGE = "tested_transformer"
+QUESTIONS = ROOT / "book" / "interview"  # a file for each chapter, by the chapter's name
 BENCHMARKS = ROOT / "benchmarks"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
@@ -51,7 +52,12 @@ OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a dir
 
 def link(path: Path) -> str:
     """Return a link to a chapter with the chapter's title as its text."""
-    return f"[]({CHAPTERS}/{path.name})"
+    return f"[]({_place(path)})"
+
+
+def _place(path: Path) -> str:
+    """Where a chapter or a deeper page is, as seen from book/generated."""
+    return f"{CHAPTERS}/{'deeper/' * (path.parent.name == 'deeper')}{path.name}"
 
 
 # ------------------------------------------------------------------------------ the pitfall gallery
@@ -157,7 +163,10 @@ def _sentence(text: str) -> str:
 
 
 def interview(paths: list[Path]) -> str:
-    """The cells tagged `interview`, chapter by chapter."""
+    """The questions of book/interview and the cells tagged `interview`, chapter by chapter.
+
+    A link in them is as in the chapter itself.
+    """
     page = [
         "# Interview questions",
         "Collected from the chapters, in English and Chinese. Answer aloud before you open an answer; "
@@ -167,6 +176,8 @@ def interview(paths: list[Path]) -> str:
         cells = read(path).cells
         labels = _labels(cells)
         tagged = [cell.source for cell in cells if "interview" in cell.metadata.get("tags", [])]
+        written = QUESTIONS / f"{path.stem}.md"
+        tagged += [written.read_text(encoding="utf-8")] if written.exists() else []
         if tagged:
             page.append(f"## {heading(path)}\n\nFrom {link(path)}.")
             page += [_moved(source, path, labels) for source in tagged]
@@ -179,7 +190,7 @@ def _moved(source: str, path: Path, labels: set[str]) -> str:
     def back(found: re.Match) -> str:
         target = found[1]
         if target.startswith("#"):  # a label is known in the whole book, a heading only on its page
-            return f"]({target if target[1:] in labels else f'{CHAPTERS}/{path.name}{target}'})"
+            return f"]({target if target[1:] in labels else f'{_place(path)}{target}'})"
         if target.startswith("../book/"):
             return f"](../{target.removeprefix('../book/')})"
         return f"]({CHAPTERS}/{target})"
@@ -375,7 +386,7 @@ def main() -> None:
     book = chapter_map.chapters()
     paths = chapter_paths()
     pages = {
-        "gallery": gallery(specs, paths),
+        "gallery": gallery(specs, core_paths()),
         "interview": interview(paths),
         "api": api(modules),
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
