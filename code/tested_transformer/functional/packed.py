@@ -95,4 +95,6 @@ def check_starts(name: str, starts: Tensor, packed: Tensor) -> None:
     if starts.device.type == "cpu" and not torch.compiler.is_compiling():
         numbers = starts.tolist()
         if numbers[0] != 0 or numbers[-1] != len(packed) or sorted(numbers) != numbers:
-            raise argument_error(ValueError, name, numbers, f"rising numbers, 0 to {len(packed)}")
+            raise argument_error(
+                ValueError, name, numbers, f"rising numbers from 0 to {len(packed)}"
+            )
