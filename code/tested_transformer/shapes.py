@@ -228,13 +228,17 @@ def group_option(hint: Any) -> Option:
             return  # to look at its items is to take them away
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for number, (key, item) in enumerate(items):
-            check_value(f"{name}[{key!r}]", item, each[number if size else -1], call)
+            options = each[number if size else -1]
+            if options[0].check is not None or not options[0].accepts(item):
+                check_value(f"{name}[{key!r}]", item, options, call)
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, origin) and not isinstance(value, str | bytes)
 
     words = f"a {origin.__name__.lower()}".replace("a iter", "an iter")
     plain = typing.get_args(inner[0])[0] if typing.get_origin(inner[0]) is Annotated else inner[0]
     words += f" of {MANY[plain]}" if plain in MANY and (len(inner) == 1 or ... in inner) else ""
     turn = max(option.turn for options in each for option in options)
-    accepts = lambda value: isinstance(value, origin) and not isinstance(value, str | bytes)  # noqa: E731
     return Option(words, accepts, check, turn)
 
 
