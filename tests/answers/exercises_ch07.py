@@ -84,14 +84,10 @@ def by_diagonal(weight, bias, matrix, offset):
 
 
 @right("ch07.fold_norm")
-def by_two_points(weight, bias, matrix, offset):
-    """The layer at zero is the offset; its slopes are the matrix."""
-
-    def through(y):
-        return functional.linear(y * weight + bias, matrix, offset)
-
-    at_zero = through(torch.zeros_like(weight))
-    return (through(torch.eye(len(weight), dtype=weight.dtype)) - at_zero).T, at_zero
+def row_by_row(weight, bias, matrix, offset):
+    rows = [row * weight for row in matrix]
+    shifts = [constant + torch.dot(row, bias) for row, constant in zip(matrix, offset, strict=True)]
+    return torch.stack(rows), torch.stack(shifts)
 
 
 @right("ch07.fold_norm")

@@ -32,7 +32,8 @@ def _running_reference(scores):
 def running(scores):
     """The baseline: through logarithms, of which the larger scores leave the fewest digits."""
     best = scores.cummax(0).values
-    return torch.stack([best, (scores.logcumsumexp(0) - best).exp()], 1)
+    logs = torch.stack([scores[:n].logsumexp(0) for n in range(1, len(scores) + 1)])
+    return torch.stack([best, (logs - best).exp()], 1)
 
 
 @mistake(
@@ -141,8 +142,15 @@ def _merge_reference(output_a, lse_a, output_b, lse_b):
     return found
 
 
+def one_less(output_a, lse_a, output_b, lse_b):
+    """The baseline: the second weight is 1 less the first, which leaves the fewest digits."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    a = (lse_a - lse.masked_fill(lse == -math.inf, 0.0)).exp()[..., None]
+    return a * output_a + (1 - a) * output_b, lse
+
+
 def merged(output_a, lse_a, output_b, lse_b):
-    """The baseline."""
+    """Each half's weight by itself."""
     lse = torch.logaddexp(lse_a, lse_b)
     safe = lse.masked_fill(lse == -math.inf, 0.0)
     a, b = (lse_a - safe).exp(), (lse_b - safe).exp()
@@ -295,7 +303,7 @@ MERGE = Spec(
     "nothing has output 0 and log-sum-exp -inf",
     required=("output_a", "lse_a", "output_b", "lse_b"),
     reference=_merge_reference,
-    baseline=merged,
+    baseline=one_less,
     cases=_merge_cases,
     checks=(
         Check(

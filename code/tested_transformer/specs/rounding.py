@@ -11,9 +11,10 @@ analysis", SIAM J. Sci. Comput. 41(5), 2019.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
 POOL = 2**14  # directions drawn at once
-DRAWS = 3  # runs with other directions; each array has many entries besides
-MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
-FEW = 8
+DRAWS = 3  # runs with other directions at least; each array has many entries besides
+MORE_DRAWS = 12  # at most, where one has so few that all of them may cancel by chance
+ENTRIES = 24  # of an array, those of all runs together
 LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
@@ -51,9 +52,8 @@ class Shaken(TorchDispatchMode):
 
     def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        self.random = torch.Generator().manual_seed(seed)
-        self.eps = torch.finfo(dtype).eps
-        self.signs, self.used = torch.empty(0), 0
+        self.seed, self.eps = seed, torch.finfo(dtype).eps
+        self.pools, self.factors, self.used = 0, torch.empty(0), 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -68,13 +68,14 @@ class Shaken(TorchDispatchMode):
     def moved(self, given: Any, times: float = 1.0) -> Any:
         """A tensor, or those in a list or a tuple, each of its numbers a step larger or smaller."""
         if isinstance(given, list | tuple):
-            return type(given)(self.moved(each, times) for each in given)
+            return type(given)([self.moved(each, times) for each in given])
         if not isinstance(given, Tensor) or not given.is_floating_point():
             return given
-        finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
-        step = STEP * times * min(1.0, finest / self.eps)
-        factors = 1 + step * self._signs(given.numel())
-        return given * factors.view(given.shape).to(given.dtype)
+        if _LEAST:
+            times *= min(1.0, min(torch.finfo(dtype).eps for dtype in _LEAST) / self.eps)
+        factors = self._factors(given.numel()).view(given.shape)
+        factors = factors if times == 1.0 else 1 + times * (factors - 1)
+        return given * (factors if given.dtype == torch.float64 else factors.to(given.dtype))
 
     def _normalized(self, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
         """Layer norm in steps: its mean rounds, as no change of what the one operation reads shows."""
@@ -85,14 +86,22 @@ class Shaken(TorchDispatchMode):
         y = y if weight is None else self.moved(y * self.moved(weight))
         return y if bias is None else self.moved(y + self.moved(bias)), mean, rstd
 
-    def _signs(self, count: int) -> Tensor:
-        """The next random signs, of which many are drawn at once: that is much faster."""
+    def _factors(self, count: int) -> Tensor:
+        """The next random factors, of which many are drawn at once: that is much faster."""
         start, self.used = self.used, self.used + count
-        if self.used > len(self.signs):
-            drawn = torch.empty(max(POOL, count), dtype=torch.float64)
-            self.signs = 2 * drawn.bernoulli_(generator=self.random) - 1
+        if self.used > self.factors.numel():
+            self.factors = _drawn(self.seed, self.pools, max(POOL, count))
+            self.pools += 1
             start, self.used = 0, count
-        return self.signs[start : self.used]
+        return self.factors[start : self.used]
+
+
+@lru_cache(maxsize=256)  # of some 100 kB: the same seeds shake every formula
+def _drawn(seed: int, pool: int, count: int) -> Tensor:
+    """Factors 1 + STEP or 1 - STEP, those of a seed's first pool, its second ..."""
+    random = torch.Generator().manual_seed(1000 * seed + pool)
+    signs = 2 * torch.empty(count, dtype=torch.float64).bernoulli_(generator=random) - 1
+    return 1 + STEP * signs
 
 
 @cache
@@ -121,8 +130,8 @@ def rounding(
     """
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
-    few = any(0 < array.size < FEW for array in exact.values())
-    for seed in range(MORE_DRAWS if few else DRAWS):
+    fewest = min((array.size for array in exact.values() if array.size), default=ENTRIES)
+    for seed in range(min(MORE_DRAWS, max(DRAWS, math.ceil(ENTRIES / fewest)))):
         with Shaken(seed, dtype):
             shaken = formula()
         for name, array in exact.items():

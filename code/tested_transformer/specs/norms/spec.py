@@ -106,7 +106,10 @@ def _drawn(*names: str):
         arguments |= {name: draw.numbers.normal(size=shape[-1]) for name in names}
         if draw.one_of(False, True):
             arguments["weight"][0] = 0.0
-        if eps := draw.maybe(lambda: draw.one_of(0.3, 1e-3) if half else draw.one_of(0.3, 1e-12)):
+        least = (
+            1e-3 if half or shape[-1] == 1 else 1e-12
+        )  # one feature's variance is rounding alone
+        if eps := draw.maybe(lambda: draw.one_of(0.3, least)):
             arguments["eps"] = eps
         return Case("drawn", arguments, dtype)
 
