@@ -142,11 +142,11 @@ def _merge_reference(output_a, lse_a, output_b, lse_b):
     return found
 
 
-def one_less(output_a, lse_a, output_b, lse_b):
+def by_sigmoid(output_a, lse_a, output_b, lse_b):
     """The baseline: the second weight is 1 less the first, which leaves the fewest digits."""
-    lse = torch.logaddexp(lse_a, lse_b)
-    a = (lse_a - lse.masked_fill(lse == -math.inf, 0.0)).exp()[..., None]
-    return a * output_a + (1 - a) * output_b, lse
+    empty = torch.maximum(lse_a, lse_b) == -math.inf
+    a = torch.sigmoid((lse_a - lse_b).masked_fill(empty, 0.0))[..., None]
+    return a * output_a + (1 - a) * output_b, torch.logaddexp(lse_a, lse_b)
 
 
 def merged(output_a, lse_a, output_b, lse_b):
@@ -287,9 +287,13 @@ def _empty_halves(case: Case) -> dict[str, np.ndarray]:
     return {half: np.isneginf(case.arguments[f"lse_{half}"]) for half in "ab"}
 
 
-def _nothing_at_all(case: Case) -> bool:
-    """Whether there is a row of which neither half saw anything: logaddexp's own gradient is NaN."""
-    return bool(np.logical_and(*_empty_halves(case).values()).any())
+def _both_weigh(case: Case) -> bool:
+    """Whether each half has a weight: of one that is 1 the gradient is what is left of a difference, and
+    where neither half saw anything logaddexp's own gradient is NaN."""
+    if not _seen(case):
+        return False
+    far = np.abs(case.arguments["lse_a"] - case.arguments["lse_b"])
+    return bool((far < -np.log(torch.finfo(case.dtype).eps) / 2).all())
 
 
 def _seen(case: Case) -> bool:
@@ -303,7 +307,7 @@ MERGE = Spec(
     "nothing has output 0 and log-sum-exp -inf",
     required=("output_a", "lse_a", "output_b", "lse_b"),
     reference=_merge_reference,
-    baseline=one_less,
+    baseline=by_sigmoid,
     cases=_merge_cases,
     checks=(
         Check(
@@ -325,7 +329,7 @@ MERGE = Spec(
             when=lambda case: not _seen(case),
         ),
     ),
-    last=(EQUAL, replace(GRADIENTS, when=lambda case: not _nothing_at_all(case)), AGAIN),
+    last=(EQUAL, replace(GRADIENTS, when=_both_weigh), AGAIN),
     mutants=mistakes(
         the_mean, the_sum, weighed_by_logs, logs_added, bare_exponentials, nothing_seen_twice
     ),
