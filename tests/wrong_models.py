@@ -7,14 +7,16 @@ output. A wrong one replaces one method. Where a mistake was seen in public, `se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from tested_transformer.specs.adapters import Model
+from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.specs.adapters import Model, OwnTransformer
 
 VOCAB, WIDTH, HEADS, GROUPS, LAYERS, WINDOW = 23, 16, 4, 2, 2, 4
 
@@ -90,7 +92,7 @@ class Layer(nn.Module):
 
     def allowed(self, length: int, keys: int, mask: Tensor) -> Tensor:
         back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
-        return ((back >= 0) & (back < WINDOW)) & mask[:, None, None, -keys:]
+        return ((back >= 0) & (back < WINDOW)) & mask[..., -keys:]
 
     def weights(self, scores: Tensor) -> Tensor:
         sink = self.sink[:, None, None].expand(*scores.shape[:-1], 1)
@@ -100,7 +102,7 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """The right one."""
 
-    layer = Layer
+    layer, recompute = Layer, False
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,17 +119,28 @@ class Decoder(nn.Module):
         seen = 0 if cache is None else cache.seen
         if mask is None:
             mask = torch.ones(len(ids), seen + ids.shape[1], dtype=torch.bool)
+        visible = mask[:, None, None]  # B 1 1 S
         if positions is None:
             positions = self.positions(mask, ids.shape[1], cache)
+        else:
+            visible = visible & self.same_text(positions)
         x = self.embed(ids)
         for layer in self.layers:
-            x = layer(x, positions, mask, cache)
+            x = self.run(layer, x, positions, visible, cache)
         if cache is not None:
             cache.seen += ids.shape[1]
         return self.output(self.norm(x))
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.table(ids)
+
+    def same_text(self, positions: Tensor) -> Tensor:
+        """Packed texts: each begins at position 0."""
+        texts = (positions == 0).cumsum(1)
+        return (texts[:, :, None] == texts[:, None])[:, None]
+
+    def run(self, layer: Layer, *inputs: Tensor | Cache | None) -> Tensor:
+        return checkpoint(layer, *inputs, use_reentrant=False) if self.recompute else layer(*inputs)
 
     def positions(self, mask: Tensor, length: int, cache: Cache | None) -> Tensor:
         return (mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
@@ -145,6 +158,13 @@ class Adapter(Model):
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
         return self.module(ids, mask, position_ids)
+
+    def packed(self, texts: Sequence[Tensor]) -> Tensor:
+        positions = torch.cat([torch.arange(text.shape[1]) for text in texts])[None]
+        return self.module(torch.cat(list(texts), dim=1), None, positions)
+
+    def checkpointed(self) -> Model:
+        return self.copied(lambda module: setattr(module, "recompute", True))
 
     def new_cache(self) -> Cache:
         return Cache()
@@ -227,6 +247,8 @@ LARGE, EVAL, TRAIN = (
 )
 LOW, SAVED, WAYS = "low precision agrees", "saved and loaded", "all ways to compute agree"
 GREEDY, INPUTS = "greedy generation is argmax", "inputs stay"
+PACKED, SOURCE = "packed = separate", "padding of the source does not matter"
+GIVEN, RECOMPUTED = "position IDs have an effect", "checkpointing changes no gradient"
 
 # --- The cache ------------------------------------------------------------------------------------
 
@@ -307,7 +329,7 @@ class NeverEvicts(Layer):
     def allowed(self, length, keys, mask):
         if keys > length:
             back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
-            return (back >= 0) & mask[:, None, None, -keys:]
+            return (back >= 0) & mask[..., -keys:]
         return super().allowed(length, keys, mask)
 
 
@@ -324,7 +346,7 @@ class NotReset(Adapter):
 class TopLeft(Layer):
     def allowed(self, length, keys, mask):
         back = torch.arange(length)[:, None] - torch.arange(keys)
-        return (back >= 0) & (back < WINDOW) & mask[:, None, None, -keys:]
+        return (back >= 0) & (back < WINDOW) & mask[..., -keys:]
 
 
 @wrong("keys are cached, values are not", CACHED)
@@ -449,7 +471,7 @@ class Capacity(Layer):
 class SkippedWithoutMask(Layer):
     def allowed(self, length, keys, mask):
         if bool(mask.all()):
-            return torch.ones(length, keys, dtype=torch.bool) & mask[:, None, None, -keys:]
+            return torch.ones(length, keys, dtype=torch.bool) & mask[..., -keys:]
         return super().allowed(length, keys, mask)
 
 
@@ -478,7 +500,7 @@ class WrittenFirst(Layer):
 class OffByOne(Layer):
     def allowed(self, length, keys, mask):
         back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
-        return (back >= -1) & (back < WINDOW) & mask[:, None, None, -keys:]
+        return (back >= -1) & (back < WINDOW) & mask[..., -keys:]
 
 
 @wrong("a norm runs along time", LEAK)
@@ -525,6 +547,13 @@ class NeverCalled(Layer):
         self.query_global = nn.Linear(WIDTH, WIDTH)
 
 
+@wrong("where() hides the root of 0, and its gradient is NaN", LEARNS)
+class RootOfZero(Layer):
+    def think(self, x):
+        up = self.up(x)
+        return self.down(torch.where(up > 0, up.clamp(min=0).sqrt(), 0.0))
+
+
 @wrong("no positions reach the model", ORDER)
 class NoPositions(Layer):
     def rotate(self, x, positions):
@@ -532,7 +561,7 @@ class NoPositions(Layer):
 
     def allowed(self, length, keys, mask):  # the window would tell the order, too
         back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
-        return (back >= 0) & mask[:, None, None, -keys:]
+        return (back >= 0) & mask[..., -keys:]
 
     def attend(self, x, positions, mask, cache):  # one layer alone looks back: sets stay sets
         return super().attend(x, positions, mask, cache) if not self.number else 0 * x
@@ -655,3 +684,79 @@ class TooFew(Adapter):
 class Clamped(Decoder):
     def embed(self, ids):
         return super().embed(ids.clamp_(max=VOCAB // 2))
+
+
+# --- Several texts in a row, a source, recomputation ----------------------------------------------
+
+
+@wrong("packed texts attend to each other", PACKED)
+class OneText(Decoder):
+    def same_text(self, positions):
+        return torch.ones(1, dtype=torch.bool)
+
+
+@wrong("a convolution runs over the border of packed texts", PACKED)
+class OverTheBorder(Decoder):
+    def embed(self, ids):
+        x = super().embed(ids)
+        return x + 0.5 * functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+@wrong("position IDs are accepted and not used", GIVEN)
+class IdsUnused(Decoder):
+    def same_text(self, positions):
+        return torch.ones(1, dtype=torch.bool)
+
+    def run(self, layer, x, positions, *others):
+        return super().run(layer, x, torch.arange(x.shape[1])[None], *others)
+
+
+@wrong("what is recomputed gets other positions", RECOMPUTED)
+class OtherPositions(Decoder):
+    def run(self, layer, x, positions, *others):
+        return super().run(layer, x, 0 * positions if self.recompute else positions, *others)
+
+
+@wrong("a layer counts its calls, and recomputation is one", RECOMPUTED)
+class CountsCalls(Layer):
+    calls = 0
+
+    def think(self, x):
+        self.calls += 1
+        return super().think(x / self.calls)
+
+
+@wrong("recomputation detaches what goes in", RECOMPUTED)
+class Detaches(Decoder):
+    def run(self, layer, x, *others):
+        return super().run(layer, x.detach() if self.recompute else x, *others)
+
+
+SMALL = TransformerConfig(
+    source_vocab=VOCAB, target_vocab=VOCAB, d_model=WIDTH, num_heads=HEADS, d_ff=24, num_encoder_layers=LAYERS,
+    num_decoder_layers=LAYERS, pad_id=0,
+)  # fmt: skip
+
+
+def right_translator() -> Model:
+    """The package's Transformer, which reads a source."""
+    return _seeded(lambda: OwnTransformer(Transformer(SMALL)))
+
+
+@wrong("padding of the source is no padding to anybody", SOURCE)
+class PaddingRead(OwnTransformer):
+    def __init__(self, _):
+        super().__init__(Transformer(SMALL))
+
+    def from_source(self, ids, source, mask):
+        return self.module(source, ids)
+
+
+@wrong("cross-attention gets no mask of the source", SOURCE)
+class CrossWithoutMask(OwnTransformer):
+    def __init__(self, _):
+        super().__init__(Transformer(SMALL))
+
+    def from_source(self, ids, source, mask):
+        memory = self.module.encode(source.masked_fill(~mask, 0))
+        return self.module.decode(ids, memory)

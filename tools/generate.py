@@ -4,6 +4,8 @@
     book/generated/interview.md   the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
+    book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
+    book/generated/zoo.md         which model families keep it, from benchmarks/results and zoo_notes.yml
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
@@ -19,6 +21,7 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 
@@ -26,6 +29,7 @@ import chapter_map
 from chapters import ROOT, chapter_paths, heading, number, read
 
 PACKAGE = "tested_transformer"
+BENCHMARKS = ROOT / "benchmarks"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
 LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
@@ -39,6 +43,8 @@ ISSUES = re.compile(
     rf"(?<![\w/-])(?P<project>[\w.-]+/[\w.-]+|{'|'.join(PROJECTS)}) (?P<kind>issues?|pull requests?|PRs)"
     r" (?P<numbers>\d+(?:(?:, | and )\d+)*)"
 )
+THREAD = re.compile(r"([\w.-]+/[\w.-]+) (?:PR )?(\d+)")  # as tests/wrong_models.py names them
+LINKED = r"[\1#\2](https://github.com/\1/issues/\2)"  # GitHub leads on to a pull request
 OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a directive
 
 
@@ -302,10 +308,52 @@ def contract(properties: tuple) -> str:
     return "\n".join(["| property | what must hold | where to look |", "|---|---|---|", *rows, ""])
 
 
+def catches(record: dict) -> str:
+    """A table of the wrong models: where each was seen, and the properties that it breaks."""
+    rows = [
+        f"| {row['wrong']} | {THREAD.sub(LINKED, row['seen'])} | {', '.join(row['broken'])} |"
+        for row in record["rows"]
+    ]
+    return "\n".join(["| the bug | seen in | what it breaks |", "|---|---|---|", *rows, ""])
+
+
+def stored(name: str) -> dict:
+    """What a benchmark stored."""
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def zoo(record: dict, notes: list[dict], reproductions: ModuleType) -> str:
+    """The families that keep the contract, those that do not, and what was found of each failure."""
+    right = [row["family"] for row in record["rows"] if not row["broken"]]
+    wrong = [row for row in record["rows"] if row["broken"]]
+    lines = [
+        f"**{len(right)} of {len(record['rows'])} families keep the contract:** {', '.join(right)}.", "",
+        f"**{len(wrong)} break a property:**", "", "| family | property | what was found |", "|---|---|---|",
+    ]  # fmt: skip
+    for row in wrong:
+        for name in row["broken"]:
+            lines.append(f"| {row['family']} | {name} | {row['properties'][name][1]} |")
+    lines += ["", "## What is behind them", ""]
+    for note in notes:
+        lines += [
+            f"**{', '.join(note['families'])}: {'; '.join(note['properties'])}** ({note['kind']}).",
+            "",
+        ]
+        lines += [
+            " ".join(note["what"].split()) + (f" See {note['seen']}." if "seen" in note else ""),
+            "",
+        ]
+        for name in note.get("shown", []):
+            show = getattr(reproductions, name)
+            lines += [f"`{name}`: {inspect.cleandoc(show.__doc__)}", ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write the pages."""
     modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
     specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
+    sys.path.append(str(BENCHMARKS))
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
     front_picture = importlib.import_module("front_picture")  # needs the package
     book = chapter_map.chapters()
@@ -315,6 +363,12 @@ def main() -> None:
         "interview": interview(paths),
         "api": api(modules),
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
+        "catches": catches(stored("contract_catches")),
+        "zoo": zoo(
+            stored("zoo"),
+            yaml.safe_load((BENCHMARKS / "zoo_notes.yml").read_text(encoding="utf-8")),
+            importlib.import_module("zoo_reproductions"),
+        ),
         "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

@@ -131,7 +131,7 @@ def graded(batch):
     folder, _, listener = batch
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     done = run("grade", folder / "class.zip", "--assignment", "3", "--out", folder / "out",
-               "--jobs", 2, "--seconds", 15)  # fmt: skip
+               "--jobs", 2, "--seconds", 12)  # fmt: skip
     assert done.returncode == 0, done.stderr
     after = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert after == before

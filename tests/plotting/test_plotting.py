@@ -163,7 +163,10 @@ def words(picture) -> list[str]:
 def test_svg_is_well_formed_small_and_without_traces(picture):
     root = ElementTree.fromstring(picture.svg)
     assert root.tag.endswith("svg")
-    assert not list(root.iter("{http://www.w3.org/2000/svg}image"))
+    tiny = picture.kind.startswith(
+        "8 heat maps"
+    )  # whose cells are one picture: as paths they weigh more
+    assert bool(list(root.iter("{http://www.w3.org/2000/svg}image"))) == tiny
     assert not list(root.iter("{http://www.w3.org/2000/svg}text"))  # paths: no font is needed
     for trace in ("nan", "matplotlib.org", "dc:date", "Created"):
         assert trace not in picture.svg

@@ -3,7 +3,7 @@
 import pytest
 
 from tested_transformer.specs.contract import PROPERTIES, contract
-from wrong_models import WRONG, right_model
+from wrong_models import SOURCE, WRONG, right_model, right_translator
 
 pytestmark = pytest.mark.plain_types
 
@@ -12,7 +12,15 @@ def test_a_right_model_keeps_the_contract():
     report = contract(right_model())
     assert report, report
     asked = {each.name for each in report.results if each.outcome == "holds"}
-    assert asked == {each.name for each in PROPERTIES} - {"all ways to compute agree"}
+    asked_of_others = {"all ways to compute agree", "padding of the source does not matter"}
+    assert asked == {each.name for each in PROPERTIES} - asked_of_others
+
+
+def test_a_right_translator_keeps_the_contract():
+    report = contract(right_translator())
+    assert report, report
+    source = report.results[[each.name for each in PROPERTIES].index(SOURCE)]
+    assert source.outcome == "holds"
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)

@@ -241,9 +241,11 @@ def draw_cells(
 ) -> None:
     """Color the cells that are shown, and hatch the others."""
     down, along = (np.arange(length + 1) for length in array.shape)
-    edges, width = (PANEL, 1.0) if cell > 0.12 else ("face", 0.6)
     mesh = axes.pcolormesh(along, down, array, norm=norm, cmap=colors, clip_on=False)
-    mesh.set(edgecolor=edges, linewidth=width)
+    if cell > 0.12:
+        mesh.set(edgecolor=PANEL, linewidth=1.0)
+    else:  # a thousand paths weigh more than a picture
+        mesh.set_rasterized(True)
     if np.ma.getmaskarray(array).any():
         path = squares(np.ma.getmaskarray(array), 0.04 if cell > 0.12 else 0.0)
         look = {"facecolor": HIDDEN, "edgecolor": "#A8A8A0", "linewidth": 0, "hatch": "/////"}

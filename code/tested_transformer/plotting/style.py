@@ -108,7 +108,7 @@ class Picture:
         out = io.StringIO()
         metadata = {"Date": None, "Creator": None, "Title": self.kind}
         with in_style():
-            self.figure.savefig(out, format="svg", metadata=metadata)
+            self.figure.savefig(out, format="svg", dpi=216, metadata=metadata)  # of what is no path
         return fewer_digits(out.getvalue())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +37,16 @@ class Model:
 
     module: what has the parameters, or None. causal: whether a token may depend on later ones.
     vocab_size: ids are below it. max_length: the longest text. window: how far back a token attends.
-    pad_id: an id that is padding by itself. without_gradient: parameter -> why it gets no gradient.
+    pad_id: an id that is padding by itself. filler: the id under a mask, which no text has.
+    without_gradient: part of a parameter's name -> why it gets no gradient.
     """
 
     causal = True
     max_length = 64
     window: int | None = None
     pad_id: int | None = None
-    without_gradient: Mapping[str, str] = {}
+    filler = 0
+    without_gradient: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, module: Any, vocab_size: int) -> None:
         self.module, self.vocab_size = module, vocab_size
@@ -70,8 +73,20 @@ class Model:
         """The new tokens, greedily, (B, N)."""
         raise NotApplicable("the model does not generate")
 
+    def packed(self, texts: Sequence[Tensor]) -> Tensor:
+        """The logits of texts (1, L_i) that stand one after the other in one row: (1, sum of L_i, V)."""
+        raise NotApplicable("it packs no texts into one row")
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """The logits of ids after a source (B, S) whose mask is True for real tokens."""
+        raise NotApplicable("it reads no source")
+
+    def checkpointed(self) -> Model:
+        """A copy that recomputes activations in the backward pass, in training mode."""
+        raise NotApplicable("it checkpoints no gradients")
+
     def variants(self) -> Iterator[tuple[str, Model]]:
-        """The same model computed in other ways: other kernels, gradient checkpointing."""
+        """The same model computed in other ways: other kernels."""
         return iter(())
 
     def saved_and_loaded(self) -> Model:
@@ -143,6 +158,7 @@ class OwnLanguageModel(Model):
     def __init__(self, module: LanguageModel) -> None:
         super().__init__(module, module.config.vocab_size)
         self.pad_id, self.window = module.config.pad_id, module.config.window
+        self.filler = self.pad_id or 0
         if module.config.positions == "learned":
             self.max_length = module.config.max_length
 
@@ -197,7 +213,7 @@ class OwnTransformer(Model):
 
     def __init__(self, module: Transformer) -> None:
         super().__init__(module, module.config.output_vocab)
-        self.pad_id = module.config.pad_id
+        self.pad_id, self.filler = module.config.pad_id, module.config.pad_id or 0
         self.source = torch.arange(1, 6)[None] % module.config.source_vocab
 
     @property
@@ -208,13 +224,24 @@ class OwnTransformer(Model):
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """The next words after each prefix of the target."""
+        """The logits after each prefix of the target."""
         ids = ids if mask is None else ids.masked_fill(~mask, self.pad_id)
         return self.module(self.source.expand(len(ids), -1), ids)
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """Padding is an id."""
+        if self.pad_id is None:
+            raise NotApplicable("it has no padding")
+        return self.module(source.masked_fill(~mask, self.pad_id), ids)
 
 
 class HuggingFace(Model):
     """A PreTrainedModel of transformers: causal, masked or encoder-decoder."""
+
+    without_gradient: ClassVar[dict[str, str]] = {
+        ".indexer.": "which keys to read is learned by a loss of its own",
+        "_global.": "no token has global attention here",
+    }
 
     def __init__(self, module: nn.Module) -> None:
         config = module.config.get_text_config(decoder=True)
@@ -222,8 +249,10 @@ class HuggingFace(Model):
         self.is_seq2seq = bool(module.config.is_encoder_decoder)
         self.causal = self.is_seq2seq or bool(module.can_generate())
         window = getattr(config, "sliding_window", None)
+        self.filler = module.config.pad_token_id or 0
         self.window = window if getattr(config, "use_sliding_window", True) else None
-        self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
+        longest = getattr(config, "max_position_embeddings", None) or 64
+        self.max_length = min(64, longest) if longest > 0 else 64  # -1: without end
         parameters = inspect.signature(module.forward).parameters
         self.names = set(parameters)
         self.cache_name = next(
@@ -240,10 +269,21 @@ class HuggingFace(Model):
         """By `position_ids`."""
         return "position_ids" in self.names
 
+    @cached_property
+    @torch.no_grad()
+    def first_position(self) -> int:
+        """The id of the first position: RoBERTa counts from after padding's, Nystromformer from 2."""
+        ids = (self.filler + torch.arange(1, 4))[None] % self.vocab_size
+        wanted = self.logits(ids)
+        for first in (0, self.filler + 1, 2):
+            if torch.equal(self.logits(ids, position_ids=first + torch.arange(3)[None]), wanted):
+                return first
+        return 0
+
     def _answer(self, ids: Tensor, mask: Tensor | None, **options: Any) -> Any:
         if self.is_seq2seq:
             source = torch.arange(3, 9)[None].expand(len(ids), -1) % self.vocab_size
-            options |= {"input_ids": source, "decoder_input_ids": ids}
+            options = {"input_ids": source, "decoder_input_ids": ids} | options
         else:
             options["input_ids"] = ids
         if mask is not None:
@@ -258,22 +298,29 @@ class HuggingFace(Model):
         if position_ids is not None:
             options["position_ids"] = position_ids
         elif mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)
+            options["position_ids"] = _counted(mask) + self.first_position
         answer = self._answer(ids, mask, **options)
         return getattr(answer, "logits", answer[0])
 
     def new_cache(self) -> Any:
         """None: the first step makes one."""
-        if self.cache_name is None or not self.causal or self.is_seq2seq:
+        if self.cache_name is None or not self.causal:
             raise NotApplicable("the model has no cache")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """What the model returns as its cache is handed on."""
+        """What the model returns as its cache is handed on; a recurrent state wants the chunk's mask."""
         options = {"use_cache": True, self.cache_name: cache}
+        if self.cache_name != "past_key_values" and mask is not None:
+            mask = mask[:, -ids.shape[1] :]
         if mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
+            options["position_ids"] = self.first_position + _counted(mask)[:, -ids.shape[1] :]
         answer = self._answer(ids, mask, **options)
-        return answer.logits, getattr(answer, self.cache_name)
+        cache = getattr(answer, self.cache_name, cache)
+        if cache is None:  # its forward makes none, its `generate` does
+            from transformers import DynamicCache
+
+            return self.step(ids, DynamicCache(config=self.module.config), mask)
+        return answer.logits, cache
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
         """By the cache's own method."""
@@ -292,6 +339,31 @@ class HuggingFace(Model):
             eos_token_id=eos, pad_token_id=int(eos == 0),
         )  # fmt: skip
         return output[:, ids.shape[1] :]
+
+    def packed(self, texts: Sequence[Tensor]) -> Tensor:
+        """Positions that begin anew tell the texts apart, in one row and without a mask."""
+        if not self.takes_positions or not self.causal or self.is_seq2seq:
+            raise NotApplicable("it packs no texts into one row")
+        counted = torch.cat([torch.arange(text.shape[1]) for text in texts])[None]
+        return self.logits(torch.cat(list(texts), dim=1), position_ids=counted)
+
+    def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """By `attention_mask`, which is the encoder's."""
+        if not self.is_seq2seq:
+            raise NotApplicable("it reads no source")
+        filled = source.masked_fill(~mask, self.filler)
+        return self._answer(ids, mask, input_ids=filled, use_cache=False).logits
+
+    def checkpointed(self) -> Model:
+        """By `gradient_checkpointing_enable`."""
+        if not self.module.supports_gradient_checkpointing:
+            raise NotApplicable("it checkpoints no gradients")
+
+        def checkpoint(module: nn.Module) -> None:
+            module.train()
+            module.gradient_checkpointing_enable({"use_reentrant": False})
+
+        return self.copied(checkpoint)
 
     def in_float64(self) -> Model:
         """With each expert by itself: the grouped kernels count tokens in floating point."""

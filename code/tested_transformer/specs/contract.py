@@ -94,11 +94,10 @@ class Subject:
         self.ids = self.text(2, self.length)
 
     def text(self, batch: int, length: int, seed: int = 0) -> Tensor:
-        """Ids, none of them padding."""
+        """Ids, none of them the filler."""
         generator = torch.Generator().manual_seed(1000 * self.seed + seed)
         ids = torch.randint(0, self.model.vocab_size - 1, (batch, length), generator=generator)
-        pad = self.model.pad_id
-        return ids if pad is None else ids + (ids >= pad)
+        return ids + (ids >= self.model.filler)
 
     @torch.no_grad()
     def logits(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -138,10 +137,10 @@ def rounding_of(model: Model, ids: Tensor, dtype: torch.dtype, **options: Any) -
     if model.networks:
         wide = model.in_float64()
         try:
-            return rounding(lambda: formula(wide), dtype)[""]
+            return rounding(lambda: formula(wide), dtype, counts=True)[""]
         except Exception:  # it casts to a dtype of its own: then in that
             model = model.copied(lambda module: module.float())
-    return rounding(lambda: formula(model), dtype)[""]
+    return rounding(lambda: formula(model), dtype, counts=True)[""]
 
 
 def contract(
@@ -243,8 +242,7 @@ def _padded(subject: Subject, side: str, length: int) -> tuple[Tensor, Tensor]:
         ids[1, missing:] = subject.ids[1, :length]
     else:
         mask[1, length:] = False
-    filler = 0 if subject.model.pad_id is None else subject.model.pad_id
-    return ids.masked_fill(~mask, filler), mask
+    return ids.masked_fill(~mask, subject.model.filler), mask
 
 
 def batch_equals_single(subject: Subject) -> str | None:
@@ -258,6 +256,29 @@ def batch_equals_single(subject: Subject) -> str | None:
             found = subject.differ(alone, answer)
             if found:
                 return f"a text of {length} beside one of {subject.length}, padded {side}: {found}"
+    return None
+
+
+@torch.no_grad()
+def packed_equals_separate(subject: Subject) -> str | None:
+    """Three texts of different lengths alone, and one after the other in one row."""
+    third = max(1, subject.length // 4)
+    texts = list(subject.ids[1:].split([third, 2 * third, subject.length - 3 * third], dim=1))
+    alone = torch.cat([subject.logits(text) for text in texts], dim=1)
+    return subject.differ(alone, subject.model.packed(texts))
+
+
+@torch.no_grad()
+def source_padding_does_not_matter(subject: Subject) -> str | None:
+    """A source alone, and padded on the right."""
+    source = subject.text(1, 7, seed=2)
+    for length in (1, 4):
+        mask = torch.arange(7)[None] < length
+        alone = subject.model.from_source(subject.ids[:1], source[:, :length], mask[:, :length])
+        padded = subject.model.from_source(subject.ids[:1], source, mask)
+        found = subject.differ(alone, padded)
+        if found:
+            return f"a source of {length}, padded to 7: {found}"
     return None
 
 
@@ -338,14 +359,18 @@ def every_parameter_learns(subject: Subject) -> str | None:
         for name, parameter in model.network.named_parameters()
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
     ]
-    unexpected = [name for name in dead if name not in model.without_gradient]
-    return f"no gradient: {', '.join(unexpected[:6])}" if unexpected else None
+    unexpected = [name for name in dead if not any(part in name for part in model.without_gradient)]
+    if unexpected:
+        return f"no gradient: {', '.join(unexpected[:6])}"
+    named = model.network.named_parameters()
+    wild = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+    return f"gradients of NaN or infinity: {', '.join(wild[:6])}" if wild else None
 
 
 def order_matters(subject: Subject) -> str | None:
     """Exchange two earlier tokens: the last one must notice."""
     ids = subject.ids[:1].clone()
-    ids[0, 0], ids[0, 1] = 1 + (subject.model.pad_id == 1), 3
+    ids[0, :2] = (subject.model.filler + torch.tensor([1, 2])) % subject.model.vocab_size
     turned = ids.clone()
     turned[0, :2] = ids[0, :2].flip(0)
     near = slice(0, min(4, subject.length))
@@ -371,6 +396,24 @@ def mask_matters(subject: Subject) -> str | None:
     return None if far > subject.tolerance else "token 0 masked: token 1 stays the same"
 
 
+@torch.no_grad()
+def positions_matter(subject: Subject) -> str | None:
+    """Count positions backward: the last token must notice."""
+    if not subject.model.takes_positions:
+        raise NotApplicable("the model takes no positions")
+    forward = torch.arange(subject.length).expand(2, -1)
+    before, after = (
+        subject.model.logits(subject.ids, position_ids=ids)[:, -1]
+        for ids in (forward, forward.flip(1))
+    )
+    far = float((before - after).abs().max())
+    return (
+        None
+        if far > subject.tolerance
+        else "positions counted backward: the last token stays the same"
+    )
+
+
 # --- Numbers --------------------------------------------------------------------------------------
 
 
@@ -390,8 +433,8 @@ def large_values_stay_finite(subject: Subject) -> str | None:
                     tensor.fill_(20.0)
                 elif "correction_bias" in name:
                     tensor.copy_(torch.linspace(0.0, 12.0, tensor.numel()).view_as(tensor))
-                elif tensor.ndim > 1 and isinstance(tensor, nn.Parameter):
-                    tensor *= factor
+                elif tensor.ndim > 1 and isinstance(tensor, nn.Parameter) and "_log" not in name:
+                    tensor *= factor  # a logarithm, such as a state space's decay, is no matrix
 
         logits = subject.model.copied(scale).logits(subject.ids)
         if not torch.isfinite(logits).all():
@@ -412,19 +455,42 @@ def evaluation_is_deterministic(subject: Subject) -> str | None:
 
 def training_differs_by_dropout_alone(subject: Subject) -> str | None:
     """train() without any dropout gives what eval() gives."""
-
-    def without_dropout(module: nn.Module) -> None:
-        module.train()
-        for part in module.modules():
-            for name, value in list(vars(part).items()):
-                if "dropout" in name and isinstance(value, float):
-                    setattr(part, name, 0.0)
-            if isinstance(part, nn.modules.dropout._DropoutNd):
-                part.p = 0.0
-
-    model = subject.model.copied(without_dropout)
+    model = subject.model.copied(_train_without_dropout)
     with torch.no_grad():
         return subject.differ(subject.logits(subject.ids), model.logits(subject.ids))
+
+
+def _train_without_dropout(module: nn.Module) -> None:
+    module.train()
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+
+
+def checkpointing_changes_no_gradient(subject: Subject) -> str | None:
+    """The gradients of training, with what the backward pass needs saved and recomputed."""
+    model = subject.model.checkpointed().copied(_train_without_dropout)
+    plain = subject.model.copied(_train_without_dropout)
+    before, after = _gradients(plain, subject.ids), _gradients(model, subject.ids)
+    for name, gradient in before.items():
+        if name not in after:
+            return f"no gradient of {name}"
+        largest = float(gradient.abs().max())
+        rounded = 16 * torch.finfo(gradient.dtype).eps * largest  # the same terms in another order
+        far = (after[name] - gradient).abs()
+        if bool(((far > rounded) | (far.isnan() & ~gradient.isnan())).any()):
+            return f"the gradient of {name}: off by {brief(float(far.max()))}"
+    return None
+
+
+def _gradients(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    logits = model.logits(ids)
+    (logits * probe(logits)).sum().backward()
+    named = model.network.named_parameters()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
 @torch.no_grad()
@@ -536,6 +602,13 @@ PROPERTIES = (
              "A text gets the same logits alone and padded beside a longer one.",
              "Mask padding in every layer, and count positions from the first real token.",
              batch_equals_single),
+    Property("packed = separate", "Texts packed into one row get the logits that each gets alone.",
+             "Begin positions anew with each text; mask texts from each other in every kind of layer.",
+             packed_equals_separate),
+    Property("padding of the source does not matter",
+             "A padded source gives the logits of the source alone.",
+             "Pass the encoder's mask to the encoder and to cross-attention, of every layer.",
+             source_padding_does_not_matter),
     Property("masked tokens do not matter",
              "What stands under the mask must not reach the others.",
              "Look for a mask that is inverted, dropped in a layer, or added with too small a number.",
@@ -545,13 +618,15 @@ PROPERTIES = (
              "Check the causal mask of every kind of layer, pooling and normalization over time too.",
              no_future_leak),
     Property("every parameter learns",
-             "Each parameter gets a gradient, or the adapter says why not.",
-             "A part is not called, detached, or its output is multiplied by zero.",
+             "Each parameter gets a finite gradient, or the adapter says why it gets none.",
+             "A part is not called, detached, or its output is multiplied by zero; NaN: a -inf or a division by 0.",
              every_parameter_learns),
     Property("order matters", "Exchanging two earlier tokens must change a later token's logits.",
              "No positions reach the model.", order_matters),
     Property("the mask has an effect", "Masking a real token must change a later token's logits.",
              "The mask is accepted and not used.", mask_matters),
+    Property("position IDs have an effect", "Other position IDs must change the logits.",
+             "The argument is accepted and not used.", positions_matter),
     Property("large values stay finite",
              "With logits of 1000, sinks of 20 and routing biases of 12 all numbers are finite.",
              "Subtract the maximum before an exponential; divide by a sum only with its bound.",
@@ -561,6 +636,10 @@ PROPERTIES = (
     Property("training differs by dropout alone", "In train() with every dropout at 0 nothing changes.",
              "A layer behaves otherwise in training: batch statistics, noise, a skipped branch.",
              training_differs_by_dropout_alone),
+    Property("checkpointing changes no gradient",
+             "Gradient checkpointing recomputes activations; gradients are the same.",
+             "What a layer changes beside its output is done twice; an argument is not passed on.",
+             checkpointing_changes_no_gradient),
     Property("low precision agrees",
              "In bfloat16 the logits differ from float32's by rounding alone.",
              "Compute angles, norms and softmax in float32.", low_precision_agrees),

@@ -11,7 +11,6 @@ analysis", SIAM J. Sci. Comput. 41(5), 2019.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -24,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
 POOL = 2**14  # directions drawn at once
-DRAWS = 3  # runs with other directions at least; each array has many entries besides
-MORE_DRAWS = 12  # at most, where one has so few that all of them may cancel by chance
-ENTRIES = 24  # of an array, those of all runs together
+DRAWS = 3  # runs with other directions; each array has many entries besides
+MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
+FEW = 8
 LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
@@ -48,11 +47,15 @@ class Shaken(TorchDispatchMode):
     """Every operation reads and returns numbers that are off by a STEP of themselves.
 
     Where the formula is in a wider dtype than the one in question, the step is as much smaller.
+    counts: whether whole numbers are counted by the formula, such as positions by a sum over a mask, and
+    stay as they are.
     """
 
-    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self, seed: int, dtype: torch.dtype = torch.float64, *, counts: bool = False
+    ) -> None:
         super().__init__()
-        self.seed, self.eps = seed, torch.finfo(dtype).eps
+        self.seed, self.eps, self.counts = seed, torch.finfo(dtype).eps, counts
         self.pools, self.factors, self.used = 0, torch.empty(0), 0
 
     def __torch_dispatch__(
@@ -75,7 +78,8 @@ class Shaken(TorchDispatchMode):
             times *= min(1.0, min(torch.finfo(dtype).eps for dtype in _LEAST) / self.eps)
         factors = self._factors(given.numel()).view(given.shape)
         factors = factors if times == 1.0 else 1 + times * (factors - 1)
-        return given * (factors if given.dtype == torch.float64 else factors.to(given.dtype))
+        moved = given * (factors if given.dtype == torch.float64 else factors.to(given.dtype))
+        return torch.where(given == given.round(), given, moved) if self.counts else moved
 
     def _normalized(self, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
         """Layer norm in steps: its mean rounds, as no change of what the one operation reads shows."""
@@ -90,7 +94,8 @@ class Shaken(TorchDispatchMode):
         """The next random factors, of which many are drawn at once: that is much faster."""
         start, self.used = self.used, self.used + count
         if self.used > self.factors.numel():
-            self.factors = _drawn(self.seed, self.pools, max(POOL, count))
+            draw = _drawn if count <= POOL else _drawn.__wrapped__  # what is large is not kept
+            self.factors = draw(self.seed, self.pools, max(POOL, count))
             self.pools += 1
             start, self.used = 0, count
         return self.factors[start : self.used]
@@ -122,7 +127,7 @@ def _roundings(function: Any, args: tuple) -> float:
 
 
 def rounding(
-    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype
+    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype, *, counts: bool = False
 ) -> dict[str, float]:
     """What rounding in a dtype can do to each of the arrays that a formula returns.
 
@@ -130,9 +135,9 @@ def rounding(
     """
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
-    fewest = min((array.size for array in exact.values() if array.size), default=ENTRIES)
-    for seed in range(min(MORE_DRAWS, max(DRAWS, math.ceil(ENTRIES / fewest)))):
-        with Shaken(seed, dtype):
+    few = any(0 < array.size < FEW for array in exact.values())
+    for seed in range(MORE_DRAWS if few else DRAWS):
+        with Shaken(seed, dtype, counts=counts):
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf
