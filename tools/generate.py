@@ -1,9 +1,10 @@
 """Write the pages that are made from the package and the chapters.
 
     book/generated/gallery.md     every famous mistake, from the Specs
-    book/generated/interview.md   the cells tagged `interview`, from the chapters
+    book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
+    book/generated/adapter.md     how the contract calls a model of one's own
     book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
     book/generated/zoo.md         which model families keep it, from benchmarks/results and zoo_notes.yml
     book/generated/course.md      the assignments, for the page of the instructors
@@ -26,9 +27,10 @@ from types import ModuleType
 import yaml
 
 import chapter_map
-from chapters import ROOT, chapter_paths, heading, number, read
+from chapters import ROOT, chapter_paths, core_paths, heading, number, read
 
 PACKAGE = "tested_transformer"
+QUESTIONS = ROOT / "book" / "interview"  # a file for each chapter, by the chapter's name
 BENCHMARKS = ROOT / "benchmarks"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
@@ -50,7 +52,12 @@ OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a dir
 
 def link(path: Path) -> str:
     """Return a link to a chapter with the chapter's title as its text."""
-    return f"[]({CHAPTERS}/{path.name})"
+    return f"[]({_place(path)})"
+
+
+def _place(path: Path) -> str:
+    """Where a chapter or a deeper page is, as seen from book/generated."""
+    return f"{CHAPTERS}/{'deeper/' * (path.parent.name == 'deeper')}{path.name}"
 
 
 # ------------------------------------------------------------------------------ the pitfall gallery
@@ -156,7 +163,10 @@ def _sentence(text: str) -> str:
 
 
 def interview(paths: list[Path]) -> str:
-    """The cells tagged `interview`, chapter by chapter."""
+    """The questions of book/interview and the cells tagged `interview`, chapter by chapter.
+
+    A link in them is as in the chapter itself.
+    """
     page = [
         "# Interview questions",
         "Collected from the chapters, in English and Chinese. Answer aloud before you open an answer; "
@@ -166,6 +176,8 @@ def interview(paths: list[Path]) -> str:
         cells = read(path).cells
         labels = _labels(cells)
         tagged = [cell.source for cell in cells if "interview" in cell.metadata.get("tags", [])]
+        written = QUESTIONS / f"{path.stem}.md"
+        tagged += [written.read_text(encoding="utf-8")] if written.exists() else []
         if tagged:
             page.append(f"## {heading(path)}\n\nFrom {link(path)}.")
             page += [_moved(source, path, labels) for source in tagged]
@@ -178,7 +190,7 @@ def _moved(source: str, path: Path, labels: set[str]) -> str:
     def back(found: re.Match) -> str:
         target = found[1]
         if target.startswith("#"):  # a label is known in the whole book, a heading only on its page
-            return f"]({target if target[1:] in labels else f'{CHAPTERS}/{path.name}{target}'})"
+            return f"]({target if target[1:] in labels else f'{_place(path)}{target}'})"
         if target.startswith("../book/"):
             return f"](../{target.removeprefix('../book/')})"
         return f"]({CHAPTERS}/{target})"
@@ -308,6 +320,21 @@ def contract(properties: tuple) -> str:
     return "\n".join(["| property | what must hold | where to look |", "|---|---|---|", *rows, ""])
 
 
+def adapter(base: type) -> str:
+    """A table of what a class for one's own model may define: how it is called, and what it returns."""
+    lines = ["| method | what it gives |", "|---|---|"]
+    for name, method in vars(base).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        words = [each for each in inspect.signature(method).parameters if each != "self"]
+        text = " ".join(inspect.cleandoc(method.__doc__).split())
+        lines.append(f"| `{name}({', '.join(words)})` | {text} |")
+        if name == "variants":  # what follows is made of these
+            break
+    fields = inspect.cleandoc(base.__doc__).partition("\n\n")[2]
+    return "\n".join([*lines, "", "As attributes of the class: " + " ".join(fields.split()), ""])
+
+
 def catches(record: dict) -> str:
     """A table of the wrong models: where each was seen, and the properties that it breaks."""
     rows = [
@@ -359,10 +386,11 @@ def main() -> None:
     book = chapter_map.chapters()
     paths = chapter_paths()
     pages = {
-        "gallery": gallery(specs, paths),
+        "gallery": gallery(specs, core_paths()),
         "interview": interview(paths),
         "api": api(modules),
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
+        "adapter": adapter(importlib.import_module(f"{PACKAGE}.specs.adapters").Model),
         "catches": catches(stored("contract_catches")),
         "zoo": zoo(
             stored("zoo"),

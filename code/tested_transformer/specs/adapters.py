@@ -54,36 +54,36 @@ class Model:
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """ids (B, L) -> (B, L, V), or any features of each token. Without a cache."""
+        """ids (B, L) -> (B, L, V), or any features of each token; mask (B, L), True for real tokens."""
         raise NotImplementedError
 
     def new_cache(self) -> Any:
         """An empty cache."""
-        raise NotApplicable("the model has no cache")
+        raise NotApplicable("the adapter defines no `new_cache` and `step`")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The logits of the next chunk, and the cache with it; the mask is for all tokens so far."""
-        raise NotApplicable("the model has no cache")
+        raise NotApplicable("the adapter defines no `step`")
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
-        """The cache whose row i is what row rows[i] was."""
-        raise NotApplicable("its cache cannot be reordered")
+        """The cache whose text i is what text rows[i] was; rows (B)."""
+        raise NotApplicable("the adapter defines no `reorder`")
 
     def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
-        """The new tokens, greedily, (B, N)."""
-        raise NotApplicable("the model does not generate")
+        """The new tokens alone, greedily, (B, N); after `eos`, padding."""
+        raise NotApplicable("the adapter defines no `generate`")
 
     def packed(self, texts: Sequence[Tensor]) -> Tensor:
         """The logits of texts (1, L_i) that stand one after the other in one row: (1, sum of L_i, V)."""
-        raise NotApplicable("it packs no texts into one row")
+        raise NotApplicable("the adapter defines no `packed`")
 
     def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
         """The logits of ids after a source (B, S) whose mask is True for real tokens."""
-        raise NotApplicable("it reads no source")
+        raise NotApplicable("the adapter defines no `from_source`")
 
     def checkpointed(self) -> Model:
         """A copy that recomputes activations in the backward pass, in training mode."""
-        raise NotApplicable("it checkpoints no gradients")
+        raise NotApplicable("the adapter defines no `checkpointed`")
 
     def variants(self) -> Iterator[tuple[str, Model]]:
         """The same model computed in other ways: other kernels."""
