@@ -60,6 +60,8 @@ class Shaken(TorchDispatchMode):
     ) -> Any:
         if is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
+        if function is LAYER_NORM:
+            return self._normalized(*args)
         moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
         return self.moved(function(*self.moved(args), **moved), _roundings(function, args))
 
@@ -73,6 +75,15 @@ class Shaken(TorchDispatchMode):
         step = STEP * times * min(1.0, finest / self.eps)
         factors = 1 + step * self._signs(given.numel())
         return given * factors.view(given.shape).to(given.dtype)
+
+    def _normalized(self, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        """Layer norm in steps: its mean rounds, as no change of what the one operation reads shows."""
+        _shape, weight, bias, _eps = others
+        _, *statistics = LAYER_NORM(self.moved(x), *others)
+        mean, rstd = self.moved(statistics)
+        y = self.moved((self.moved(x) - mean) * rstd)
+        y = y if weight is None else self.moved(y * self.moved(weight))
+        return y if bias is None else self.moved(y + self.moved(bias)), mean, rstd
 
     def _signs(self, count: int) -> Tensor:
         """The next random signs, of which many are drawn at once: that is much faster."""
@@ -90,6 +101,7 @@ def is_view(function: Any) -> bool:
     return any(out.alias_info for out in function._schema.returns)
 
 
+LAYER_NORM = torch.ops.aten.native_layer_norm.default
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
 
 
