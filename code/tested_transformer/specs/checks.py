@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from .case import Case
-from .compare import Problem, brief, compare, unchanged
+from .compare import Problem, as_array, brief, compare, unchanged
 from .draw import Draw
-from .run import Run, float_names, gradients, probe
-from .spec import Check, Spec
+from .run import Run, float_names
+from .spec import GRADIENTS, Check, Spec
 from .surroundings import kept
 
 Make = Callable[[np.random.Generator], dict[str, Any]]  # draws the arguments of a case
@@ -130,7 +130,7 @@ def _either_mode(run: Run, case: Case) -> Problem | None:
     far, when = 2 * run.expected(case)[1], "module.train() is called"
     if problem := unchanged(before, after, far, when):
         return problem
-    if not run.spec.differentiable:
+    if not any(c.name == GRADIENTS.name and c.concerns(case) for c in run.spec.checks):
         return None
     first, second = (each.all_gradients(case) for each in (evaluation, training))
     for name, (_, far) in run.spec.gradients_of(case).items():
@@ -200,13 +200,15 @@ def nan_stays(when: Callable[[Case], bool]) -> Check:
 HAIR = 2.0**-30  # a dropout by which, but once in millions, nothing is dropped and all is scaled
 
 
-def scaled_by_dropout(run: Run, case: Case, training: Spec, baseline: Callable[..., Any]) -> Any:
+def scaled_by_dropout(
+    run: Run, case: Case, hair: Case, training: Spec, baseline: Callable[..., Any]
+) -> Problem | None:
     """With a hair of dropout the answer is the baseline's: only what dropout acts on is scaled.
 
-    `training`: the Spec whose `build` makes modules that train; baseline: of the case's arguments.
+    hair: the case with it. training: the Spec whose `build` makes modules that train.
     """
-    hair = changed(case, dropout=HAIR)
+    given = hair.wide_tensors()
     with kept():
-        expected = baseline(**hair.wide_tensors()).detach().numpy()
+        expected = as_array(run.spec.read(baseline(**given), given))
     got = Run(training, run.candidate).value(hair)
     return compare(expected, got, 2 * run.expected(case)[1], "with dropout 2^-30, the answer")

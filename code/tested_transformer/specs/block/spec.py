@@ -17,7 +17,7 @@ from ...layers.norms import LayerNorm
 from ...layers.resi_dual import ResiDual, ResiDualStack
 from ...layers.residual import NORM_PLACEMENTS, Residual
 from ...layers.stack import Stack
-from ..checks import changed, largest, scaled_by_dropout, tolerance, transposed
+from ..checks import HAIR, changed, largest, scaled_by_dropout, tolerance, transposed
 from ..compare import Problem, compare, shares
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -204,7 +204,7 @@ def _survivors(run: Run, case: Case) -> Problem | None:
 
 
 def _by_a_hair(run: Run, case: Case) -> Problem | None:
-    return scaled_by_dropout(run, case, run.spec, run.spec.baseline)
+    return scaled_by_dropout(run, case, changed(case, dropout=HAIR), run.spec, run.spec.baseline)
 
 
 def _by_chance(run: Run, case: Case) -> Problem | None:

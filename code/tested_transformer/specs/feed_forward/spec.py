@@ -17,7 +17,9 @@ from ... import reference
 from ...errors import BackendError, argument_error
 from ..checks import (
     DTYPES,
+    HAIR,
     SIZES,
+    changed,
     either_mode,
     is_module_class,
     largest,
@@ -225,7 +227,8 @@ def _by_a_hair(run: Run, case: Case) -> Problem | None:
     def hidden_scaled(dropout: float, w_down: Tensor, **given: Any) -> Tensor:
         return FeedForwardFormula()(w_down=w_down / (1 - dropout), **given)
 
-    return scaled_by_dropout(run, case, _trained(run), hidden_scaled)
+    hair = changed(case, dropout=HAIR)
+    return scaled_by_dropout(run, case, hair, _trained(run), hidden_scaled)
 
 
 def _bent(run: Run, case: Case) -> Problem | None:
