@@ -180,6 +180,12 @@ def _last_norm(case: Case) -> int:
     return -1 if case.arguments.get("norm_placement", "pre") == "pre" else -2
 
 
+def _wrong_without(run: Run, case: Case) -> bool:
+    """Is it wrong without dropout too, so that what comes with it would not tell why?"""
+    far = np.abs(run.value(case, dropout=0.0) - run.spec.expected(case, dropout=0.0))
+    return bool(far.max() > run.expected(case)[1])
+
+
 def _survivors(run: Run, case: Case) -> Problem | None:
     """With dropout 0.5 each number of f(x) is 0 or twice itself: one of 2^D answers for each token."""
     x, gain, w = (case.arguments[name] for name in ("x", "gain", "w"))
@@ -188,13 +194,12 @@ def _survivors(run: Run, case: Case) -> Problem | None:
     def norm(total: np.ndarray, gain: np.ndarray) -> np.ndarray:
         return reference.layer_norm(total, gain, 0 * gain)
 
-    expected = run.spec.expected(case, dropout=0.0)
-    if np.abs(run.value(case, dropout=0.0) - expected).max() > run.expected(case)[1]:
-        return None  # wrong without dropout too: what follows would not tell why
+    if _wrong_without(run, case):
+        return None
     change = np.tanh((norm(x, gain[0]) if placement == "pre" else x) @ w[0])
     got, nearest = run.value(case, dropout=0.5), np.full(len(x), np.inf)
-    for kept in itertools.product((0, 2), repeat=x.shape[-1]):
-        total = x + change * kept
+    for factors in itertools.product((0, 2), repeat=x.shape[-1]):
+        total = x + change * factors
         end = norm(total, gain[1 if placement == "pre" else 0])
         end = end + norm(total, gain[1]) if placement == "resi_dual" else end
         nearest = np.minimum(nearest, np.abs(got - end).max(-1))
@@ -204,7 +209,10 @@ def _survivors(run: Run, case: Case) -> Problem | None:
 
 
 def _by_a_hair(run: Run, case: Case) -> Problem | None:
-    return scaled_by_dropout(run, case, changed(case, dropout=HAIR), run.spec, run.spec.baseline)
+    hair = changed(case, dropout=HAIR)
+    if _wrong_without(run, case):
+        return None
+    return scaled_by_dropout(run, case, hair, run.spec, run.spec.baseline)
 
 
 def _by_chance(run: Run, case: Case) -> Problem | None:

@@ -439,15 +439,15 @@ TRAINING_STEP = Spec(
             when=lambda case: _plain_descent(case) and len(case.arguments["cuts"]) > 1,
         ),
         Check(
+            "each batch is run once",
+            "A second pass through the model takes as long as the first, and teaches nothing more.",
+            _once,
+        ),
+        Check(
             "the optimizer takes the step",
             "Rate and momentum are the optimizer's own: one optimizer.step(), and none beside it.",
             EQUAL.test,
             when=lambda case: not _plain_descent(case),
-        ),
-        Check(
-            "each batch is run once",
-            "A second pass through the model takes as long as the first, and teaches nothing more.",
-            _once,
         ),
     ),
     mutants=mistakes_in(mutants, of="training_step"),
@@ -653,6 +653,11 @@ EVALUATION = Spec(
             _no_graph,
         ),
         Check(
+            "each batch is run once",
+            "Loss and accuracy come from the same logits: a second pass takes as long as the first.",
+            _once,
+        ),
+        Check(
             "a batch without words counts for nothing",
             "The mean of no words is 0 / 0: add up sums, and divide once.",
             EQUAL.test,
@@ -672,11 +677,6 @@ EVALUATION = Spec(
             "the weights are left alone",
             "Evaluation between two steps must not freeze weights, or clear gradients added up so far.",
             _left_alone,
-        ),
-        Check(
-            "each batch is run once",
-            "Loss and accuracy come from the same logits: a second pass takes as long as the first.",
-            _once,
         ),
     ),
     mutants=mistakes_in(mutants, of="evaluation"),
