@@ -47,10 +47,15 @@ class Shaken(TorchDispatchMode):
     """Every operation reads and returns numbers that are off by a STEP of themselves.
 
     Where the formula is in a wider dtype than the one in question, the step is as much smaller.
+    counts: whether whole numbers are counted by the formula, such as positions by a sum over a mask, and
+    stay as they are.
     """
 
-    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self, seed: int, dtype: torch.dtype = torch.float64, *, counts: bool = False
+    ) -> None:
         super().__init__()
+        self.counts = counts
         self.random = torch.Generator().manual_seed(seed)
         self.eps = torch.finfo(dtype).eps
         self.signs, self.used = torch.empty(0), 0
@@ -73,8 +78,9 @@ class Shaken(TorchDispatchMode):
             return given
         finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
         step = STEP * times * min(1.0, finest / self.eps)
-        factors = 1 + step * self._signs(given.numel())
-        return given * factors.view(given.shape).to(given.dtype)
+        factors = (1 + step * self._signs(given.numel())).view(given.shape).to(given.dtype)
+        moved = given * factors
+        return torch.where(given == given.round(), given, moved) if self.counts else moved
 
     def _normalized(self, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
         """Layer norm in steps: its mean rounds, as no change of what the one operation reads shows."""
@@ -113,7 +119,7 @@ def _roundings(function: Any, args: tuple) -> float:
 
 
 def rounding(
-    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype
+    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype, *, counts: bool = False
 ) -> dict[str, float]:
     """What rounding in a dtype can do to each of the arrays that a formula returns.
 
@@ -123,7 +129,7 @@ def rounding(
     furthest = dict.fromkeys(exact, 0.0)
     few = any(0 < array.size < FEW for array in exact.values())
     for seed in range(MORE_DRAWS if few else DRAWS):
-        with Shaken(seed, dtype):
+        with Shaken(seed, dtype, counts=counts):
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf
