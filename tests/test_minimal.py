@@ -75,10 +75,10 @@ sinusoidal_positions: an even dimension; 3 of 19 cases left out
     mistake: even widths only
 """,
     "LayerNorm": """\
-layer_norm: eps is 1e-5; 5 of 25 cases left out
+layer_norm: eps is 1e-5; 5 of 26 cases left out
 """,
     "Residual": """\
-block: post-norm; 28 of 35 cases left out
+block: post-norm; 31 of 39 cases left out
     check: a large alpha silences the sublayers
     mistake: the residual takes the normed input
     mistake: post-norm where pre-norm was asked for
@@ -94,6 +94,7 @@ block: post-norm; 28 of 35 cases left out
 feed_forward: ReLU, and no dropout inside; 14 of 29 cases left out
     check: dropout sleeps in evaluation
     check: dropout acts in training
+    check: dropout scales what it keeps
     mistake: ReLU, whatever was asked for
     mistake: GELU's tanh form for the exact one
     mistake: dropout awake in evaluation
@@ -109,9 +110,9 @@ model: the output matrix is the target's embedding matrix; 1 of 10 cases left ou
 model: as many encoder layers as decoder layers; 1 of 9 cases left out
 """,
     "cross_entropy": """\
-cross_entropy: padding is 0; 6 of 22 cases left out
-cross_entropy: a mean, no sum; 1 of 16 cases left out
-cross_entropy: a word at least; 1 of 15 cases left out
+cross_entropy: padding is 0; 6 of 24 cases left out
+cross_entropy: a mean, no sum; 1 of 18 cases left out
+cross_entropy: a word at least; 2 of 17 cases left out
 """,
     "training_step": """\
 training_step: no clipping; 4 of 11 cases left out

@@ -42,8 +42,10 @@ class ByHand(nn.Module):
             stack.layers = nn.ModuleList(self.layer(attentions) for _ in range(layers))
             if c.final_norm:
                 stack.norm = self.norm()
-        if not c.tied_output:
+        if not c.tied_output or c.output_bias:
             self.output = nn.Linear(c.d_model, c.output_vocab, bias=c.output_bias)
+        if c.tied_output and c.output_bias:
+            self.output.weight = table.weight
 
     def norm(self):
         return nn.LayerNorm(self.config.d_model, eps=self.config.norm_eps, bias=self.config.bias)
@@ -105,7 +107,8 @@ class ByHand(nn.Module):
             y = self.step(y, second, lambda x, n=layer: self.attend(n.cross_attention, x, memory, words))  # fmt: skip
             y = self.step(y, last, lambda x, n=layer: self.think(n.feed_forward, x))
         y = self.decoder.norm(y) if self.config.final_norm else y
-        return functional.linear(y, self.table[0].weight) if self.config.tied_output else self.output(y)  # fmt: skip
+        bias = self.output.bias if self.config.output_bias else None
+        return functional.linear(y, self.table[0].weight, bias) if self.config.tied_output else self.output(y)  # fmt: skip
 
 
 right("model", "by hand")(ByHand)

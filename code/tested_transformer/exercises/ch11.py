@@ -217,6 +217,9 @@ def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
         logits = scale * rng.normal(size=(*words.shape, vocab))
         return Case(label, {"logits": logits, "words": words}, dtype)
 
+    filtered = case("words ruled out", [3, 2], 3, 6)
+    filtered.arguments["logits"][..., :2] = -np.inf  # neither EOS nor a word of the sentences
+    filtered.arguments["logits"][1, 2, 0] = 0.0  # padding's own
     return [
         case("two words", [2], 2, 5),
         case("a sentence that ends", [3], 4, 6),
@@ -228,6 +231,7 @@ def _log_probability_cases(rng: np.random.Generator) -> list[Case]:
         case("large scores in float32", [3, 4], 4, 6, torch.float32, 60.0),
         case("nothing but padding", [2, 0], 3, 5),
         case("one word of a large vocabulary", [1, 1], 2, 900),
+        filtered,
     ]
 
 
@@ -294,6 +298,7 @@ LOG_PROBABILITY = Spec(
             "even scores cost log V a word",
             "With V words equally likely each one costs log V, EOS like any other.",
             _coin,
+            when=lambda case: bool(np.isfinite(case.arguments["logits"]).all()),
         ),
     ),
     mutants=mistakes(

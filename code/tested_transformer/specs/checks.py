@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,11 @@ import torch
 from torch import nn
 
 from .case import Case
-from .compare import Problem, compare, unchanged
+from .compare import Problem, as_array, brief, compare, unchanged
 from .draw import Draw
-from .run import Run
-from .spec import Check
+from .run import Run, float_names
+from .spec import GRADIENTS, Check, Spec
+from .surroundings import kept
 
 Make = Callable[[np.random.Generator], dict[str, Any]]  # draws the arguments of a case
 
@@ -125,7 +127,17 @@ def _either_mode(run: Run, case: Case) -> Problem | None:
         for mode in (True, False)
     )
     before, after = evaluation.value(case), training.value(case)
-    return unchanged(before, after, 2 * run.expected(case)[1], "module.train() is called")
+    far, when = 2 * run.expected(case)[1], "module.train() is called"
+    if problem := unchanged(before, after, far, when):
+        return problem
+    if not any(c.name == GRADIENTS.name and c.concerns(case) for c in run.spec.checks):
+        return None
+    first, second = (each.all_gradients(case) for each in (evaluation, training))
+    for name, (_, far) in run.spec.gradients_of(case).items():
+        what = f"the gradient by `{name}`"
+        if problem := unchanged(first[name], second[name], 2 * far, when, what):
+            return problem
+    return None
 
 
 def either_mode(when: Callable[[Case], bool]) -> Check:
@@ -135,8 +147,68 @@ def either_mode(when: Callable[[Case], bool]) -> Check:
     """
     return Check(
         "training and evaluation agree",
-        "Without dropout module.train() and module.eval() change nothing: no statistics are kept, "
-        "and nothing is dropped.",
+        "Without dropout module.train() and module.eval() change nothing, and no gradient: no statistics "
+        "are kept, nothing is dropped or detached.",
         _either_mode,
         when=when,
     )
+
+
+def _lets_go(run: Run, case: Case) -> Problem | None:
+    if not is_module_class(run.candidate):
+        return None
+    given = case.tensors()
+    with kept():
+        module = run.built(given)
+        run._called(module, given)
+    inputs = {name: weakref.ref(given.pop(name)) for name in float_names(given)}
+    held = next((name for name, tensor in inputs.items() if tensor() is not None), None)
+    return held and Problem(f"`{held}` free once the call is over", "the module still holds it")
+
+
+def lets_go(when: Callable[[Case], bool]) -> Check:
+    """A module class holds none of its inputs after a call: their memory would never be free."""
+    return Check(
+        "a call keeps none of its inputs",
+        "What a module stores in itself stays as long as it does: after some steps memory is full.",
+        _lets_go,
+        when=when,
+    )
+
+
+def nan_stays(when: Callable[[Case], bool]) -> Check:
+    """Where the first number of x is NaN its token's answer is, and no other token's."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        x = case.arguments["x"].copy()
+        x[(0,) * x.ndim] = np.nan
+        got = run.value(case, x=x).reshape(-1, x.shape[-1])
+        others = run.value(case).reshape(got.shape)[1:]
+        if not np.isnan(got[0]).all():
+            return Problem("NaN for a token with a NaN", brief(got[0]))
+        far = 2 * run.expected(case)[1]
+        return unchanged(others, got[1:], far, "another token has a NaN") if len(others) else None
+
+    return Check(
+        "a NaN is not hidden",
+        "A token with a NaN has no right answer: whoever looks for where it came from must see it.",
+        test,
+        when=when,
+    )
+
+
+HAIR = 2.0**-30  # a dropout by which, but once in millions, nothing is dropped and all is scaled
+
+
+def scaled_by_dropout(
+    run: Run, case: Case, hair: Case, training: Spec, baseline: Callable[..., Any]
+) -> Problem | None:
+    """With a hair of dropout the answer is the baseline's: only what dropout acts on is scaled.
+
+    hair: the case with it. training: the Spec whose `build` makes modules that train.
+    """
+    given = hair.wide_tensors()
+    with kept():
+        expected = as_array(run.spec.read(baseline(**given), given))
+    got = Run(training, run.candidate).value(hair)
+    return compare(expected, got, 2 * run.expected(case)[1], "with dropout 2^-30, the answer")

@@ -452,9 +452,14 @@ def _fold_cases(rng: np.random.Generator) -> list[Case]:
     sorter = np.array([[1.0, -1, 1, -1], [-1, 1, 1, -1]])
     way = np.array([[-1.0, 1], [1, 0], [0, 1]])
     x = np.array([[3.0, -1]]).repeat(3, 0)
+    near = {
+        "x": np.array([[1.0], [-1.0]]), "direction": np.array([[1.0], [-(2.0**-20)]]),
+        "w_up": np.ones((1, 2)), "b_up": np.array([-1 - 2.0**-40, 2.0]),
+    }  # fmt: skip
     pencil = {"x": x, "direction": way, "w_up": sorter, "b_up": np.zeros(4)}
     return [
         Case("the sorter of chapter 8", pencil),
+        Case("a fold at hand, and one far away", near),
         case("one token, one unit", (), 2, 1),
         case("tokens", (4,), 3, 6),
         case("a batch", (2, 3), 5, 12),

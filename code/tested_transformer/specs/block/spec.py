@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,12 @@ from ...layers.norms import LayerNorm
 from ...layers.resi_dual import ResiDual, ResiDualStack
 from ...layers.residual import NORM_PLACEMENTS, Residual
 from ...layers.stack import Stack
-from ..checks import largest, tolerance, transposed
+from ..checks import HAIR, changed, largest, scaled_by_dropout, tolerance, transposed
 from ..compare import Problem, compare, shares
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec
+from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec
+from ..surroundings import kept
 from . import mutants
 from .mutants import Wiring
 
@@ -105,6 +107,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         for w in NORM_PLACEMENTS
     ]
     cases += [case("one sublayer, dropped", w, 4, 3, 1, dropout=ALL) for w in NORM_PLACEMENTS]
+    cases += [case("three sublayers, dropped", w, 4, 3, 3, dropout=ALL) for w in NORM_PLACEMENTS]
     cases += [case("four sublayers", w, 5, 6, 4) for w in NORM_PLACEMENTS]
     cases += [case("an alpha of its own", "deepnorm", 4, 5, 3, alpha=2.5)]
     cases += [case("an alpha like thunder", "deepnorm", 4, 5, 3, alpha=LOUD)]
@@ -177,6 +180,12 @@ def _last_norm(case: Case) -> int:
     return -1 if case.arguments.get("norm_placement", "pre") == "pre" else -2
 
 
+def _wrong_without(run: Run, case: Case) -> bool:
+    """Is it wrong without dropout too, so that what comes with it would not tell why?"""
+    far = np.abs(run.value(case, dropout=0.0) - run.spec.expected(case, dropout=0.0))
+    return bool(far.max() > run.expected(case)[1])
+
+
 def _survivors(run: Run, case: Case) -> Problem | None:
     """With dropout 0.5 each number of f(x) is 0 or twice itself: one of 2^D answers for each token."""
     x, gain, w = (case.arguments[name] for name in ("x", "gain", "w"))
@@ -185,19 +194,52 @@ def _survivors(run: Run, case: Case) -> Problem | None:
     def norm(total: np.ndarray, gain: np.ndarray) -> np.ndarray:
         return reference.layer_norm(total, gain, 0 * gain)
 
-    expected = run.spec.expected(case, dropout=0.0)
-    if np.abs(run.value(case, dropout=0.0) - expected).max() > run.expected(case)[1]:
-        return None  # wrong without dropout too: what follows would not tell why
+    if _wrong_without(run, case):
+        return None
     change = np.tanh((norm(x, gain[0]) if placement == "pre" else x) @ w[0])
     got, nearest = run.value(case, dropout=0.5), np.full(len(x), np.inf)
-    for kept in itertools.product((0, 2), repeat=x.shape[-1]):
-        total = x + change * kept
+    for factors in itertools.product((0, 2), repeat=x.shape[-1]):
+        total = x + change * factors
         end = norm(total, gain[1 if placement == "pre" else 0])
         end = end + norm(total, gain[1]) if placement == "resi_dual" else end
         nearest = np.minimum(nearest, np.abs(got - end).max(-1))
     if (nearest <= 4 * tolerance(run, case, got, dropout=0.0)).all():  # NaN is nowhere near
         return None
     return Problem("each number of f(x) dropped, or doubled at dropout 0.5", "others")
+
+
+def _by_a_hair(run: Run, case: Case) -> Problem | None:
+    hair = changed(case, dropout=HAIR)
+    if _wrong_without(run, case):
+        return None
+    return scaled_by_dropout(run, case, hair, run.spec, run.spec.baseline)
+
+
+def _by_chance(run: Run, case: Case) -> Problem | None:
+    """Of 24 equal tokens dropout makes at least three kinds, and others at the next call.
+
+    With three features a right one fails by chance once in 10^14.
+    """
+    x = np.tile(case.arguments["x"][:1], (24, 1))
+    given = changed(case, x=x, dropout=0.5).tensors()
+    with kept():
+        called = run.built(given)
+        first, second = (run._called(called, given).detach().numpy() for _ in range(2))
+    kinds = len(np.unique(first.round(8), axis=0))
+    if kinds < 3:
+        return Problem("equal tokens that lose different features", f"{kinds} kinds of 24 tokens")
+    if np.array_equal(first, second):
+        return Problem("other features dropped at the next call", "the same ones")
+    return None
+
+
+def _all_dropped(case: Case) -> bool:
+    return not _silent(case) and case.arguments.get("dropout") == ALL
+
+
+def _has_one_answer(case: Case) -> bool:
+    """Nothing is left to chance: a right answer may draw what it drops in any way."""
+    return GRADIENTS.when(case) and case.arguments.get("dropout") in (None, 0.0, ALL)
 
 
 def _thunder(run: Run, case: Case) -> Problem | None:
@@ -235,7 +277,19 @@ CHECKS = (
         "what is kept is scaled",
         "Dropout acts on the numbers of f(x), and divides those that it keeps by 1 - dropout.",
         _survivors,
-        when=lambda case: not _silent(case) and case.arguments.get("dropout") == ALL,
+        when=lambda case: _all_dropped(case) and len(case.arguments["w"]) == 1,
+    ),
+    Check(
+        "every sublayer is dropped alike",
+        "Dropout divides what it keeps of f(x) by 1 - dropout, in each sublayer, and scales nothing else.",
+        _by_a_hair,
+        when=_all_dropped,
+    ),
+    Check(
+        "each number is dropped by chance",
+        "Dropout draws anew for each number of f(x): each feature, each token, each call.",
+        _by_chance,
+        when=_all_dropped,
     ),
     Check(
         "a large alpha silences the sublayers",
@@ -261,6 +315,7 @@ BLOCK = Spec(
     cases=_cases,
     combine=_drawn,
     num_drawn=5,
+    last=(EQUAL, replace(GRADIENTS, when=_has_one_answer), AGAIN),
     checks=CHECKS,
     mutants=mistakes_in(mutants),
     chapter=7,

@@ -16,7 +16,7 @@ from ... import reference
 from ...errors import BackendError
 from ...functional.attention import attention
 from ..attention.spec import textbook
-from ..compare import Problem, unchanged
+from ..compare import Problem, as_array, unchanged
 from ..mistakes import mistakes_in
 from ..spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec, finite
 from . import mutants
@@ -222,6 +222,41 @@ def _rows(run: Run, case: Case) -> Problem | None:
     )
 
 
+def _beside(run: Run, case: Case) -> Problem | None:
+    """A second object gets other keys and values in between, as the next layer's does."""
+    kind = Beside if callable(run.candidate()) else StoreBeside
+    made = partial(kind, run.candidate)
+    after = as_array(run.spec.read(feed(made, **case.tensors()), case.tensors()))
+    when = "another object is fed in between"
+    return unchanged(run.value(case), after, _slack(run, case), when)
+
+
+class StoreBeside:
+    """Two stores; the second gets the first one's keys and values with the other sign."""
+
+    def __init__(self, candidate: Callable[[], Any]) -> None:
+        self.one, self.other = candidate(), candidate()
+
+    def append(self, key: Tensor, value: Tensor) -> Any:
+        """What the first one returns."""
+        self.other.append(-key, -value)
+        return self.one.append(key, value)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Both move."""
+        self.one.reorder(rows)
+        self.other.reorder(rows)
+
+
+class Beside(StoreBeside):
+    """The same, where the objects attend as well."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """What the first one returns."""
+        self.other(query, -key, -value, mask)
+        return self.one(query, key, value, mask)
+
+
 CHECKS = (
     Check(
         "a row takes its keys along",
@@ -256,6 +291,12 @@ CHECKS = (
         "Changing the last token must leave all earlier outputs alone, in whatever chunk it comes.",
         _future,
         when=_plain,
+    ),
+    Check(
+        "each object remembers for itself",
+        "Every layer has an object of its own: what one was given no other may know.",
+        _beside,
+        when=lambda case: _plain(case) and len(case.arguments["chunks"]) > 1,
     ),
     Check(
         "padding changes nothing",

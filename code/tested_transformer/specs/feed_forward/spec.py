@@ -17,11 +17,16 @@ from ... import reference
 from ...errors import BackendError, argument_error
 from ..checks import (
     DTYPES,
+    HAIR,
     SIZES,
+    changed,
     either_mode,
     is_module_class,
     largest,
+    lets_go,
+    nan_stays,
     same_after,
+    scaled_by_dropout,
     tolerance,
     transposed,
 )
@@ -36,7 +41,8 @@ STATEMENT = """activation(x w_up + b_up) w_down + b_down, each token alone.
 x (*batch, D), w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
 A function of (x, w_up, b_up, w_down, b_down[, activation]), or a module class(d_model,
 d_ff[, activation, dropout]) whose layers `up_proj` and `down_proj` are nn.Linear or nn.Conv1d with
-kernel 1; forward takes x, and drops nothing but in training. activation: "relu" unless given; "gelu" (exact), "gelu_tanh", "silu"."""
+kernel 1; forward takes x; in training, and only there, dropout acts on the hidden features.
+activation: "relu" unless given; "gelu" (exact), "gelu_tanh", "silu"."""
 
 SWIGLU_STATEMENT = """(silu(x w_gate) * (x w_up)) w_down, each token alone.
 x (*batch, D), w_gate and w_up (D, d_ff), w_down (d_ff, D) -> (*batch, D).
@@ -86,6 +92,10 @@ def _with_weights(
             raise argument_error(TypeError, "the module", came, f"an nn.Linear named `{layer}`")
         turned = array.mT if kind == "weight" else array
         weights[f"{layer}.{kind}"] = turned.reshape(own.shape)
+    for name, own in module.named_parameters():
+        if name not in weights and own.requires_grad:
+            wanted = f"no other parameters than {', '.join(weights)}"
+            raise argument_error(TypeError, "the module", f"`{name}`", wanted)
     return functional_call(module, weights, (x,))
 
 
@@ -200,12 +210,25 @@ def _asleep(run: Run, case: Case) -> Problem | None:
 
 def _awake(run: Run, case: Case) -> Problem | None:
     """In training, with everything dropped, no token can count."""
-    training = Run(replace(run.spec, build=partial(build, training=True)), run.candidate)
+    training = Run(_trained(run), run.candidate)
     one, other = (
         training.value(case, dropout=ALL, x=x) for x in (case.arguments["x"], -case.arguments["x"])
     )
     when = "everything is dropped and the tokens are others"
     return unchanged(one, other, 2 * run.expected(case)[1], when)
+
+
+def _trained(run: Run) -> Spec:
+    """The Spec with modules in training."""
+    return replace(run.spec, build=partial(build, training=True))
+
+
+def _by_a_hair(run: Run, case: Case) -> Problem | None:
+    def hidden_scaled(dropout: float, w_down: Tensor, **given: Any) -> Tensor:
+        return FeedForwardFormula()(w_down=w_down / (1 - dropout), **given)
+
+    hair = changed(case, dropout=HAIR)
+    return scaled_by_dropout(run, case, hair, _trained(run), hidden_scaled)
 
 
 def _bent(run: Run, case: Case) -> Problem | None:
@@ -281,7 +304,10 @@ OTHER_SIZE = same_after(
     _other_size,
     lambda case: _exact(case) and _several(case) and "dropout" not in case.arguments,
 )
+_PLAIN = ("one token", "two tokens", "a batch")
 EITHER_MODE = either_mode(lambda case: _exact(case) and "dropout" not in case.arguments)
+LETS_GO = lets_go(lambda case: case.label in _PLAIN)
+NAN_STAYS = nan_stays(lambda case: case.label in _PLAIN)
 
 CHECKS = (
     Check(
@@ -310,10 +336,18 @@ CHECKS = (
         _awake,
         needs=("dropout",),
     ),
+    Check(
+        "dropout scales what it keeps",
+        "Hidden features that are kept are divided by 1 - dropout, and nothing else is scaled.",
+        _by_a_hair,
+        needs=("dropout",),
+    ),
     CURVE,
     CAN_LEARN,
     OTHER_SIZE,
     EITHER_MODE,
+    LETS_GO,
+    NAN_STAYS,
 )
 
 
@@ -412,6 +446,8 @@ SWIGLU = Spec(
         CAN_LEARN,
         OTHER_SIZE,
         EITHER_MODE,
+        LETS_GO,
+        NAN_STAYS,
     ),
     mutants=mistakes_in(mutants, of="swiglu"),
     build=partial(build, activation="swiglu", bias=False),

@@ -287,6 +287,8 @@ def _clear_cases(rng: np.random.Generator) -> list[Case]:
         *even,
         Case("words ruled out before", {"logits": ruled_out, "p": 0.9}),
         Case("one word of one", {"logits": np.array([[0.3]]), "p": 0.4}),
+        *(Case("half precision", {"logits": np.array([[4.0, 2.0, 0.0, -2.0]]), "p": 0.93}, dtype)
+          for dtype in (torch.bfloat16, torch.float16)),
         Case("large scores", {"logits": 1000 + rng.normal(size=(2, 5)), "p": 1.0}, torch.float32),
         Case("all words of many", {"logits": 5 * rng.normal(size=(1, 2000)), "p": 1.0}),
         Case("all words of many", {"logits": 2 * rng.normal(size=(1, 3000)), "p": 1.0}, torch.float32),
@@ -393,6 +395,7 @@ def _more_prefixes(rng: np.random.Generator) -> list[Case]:
         case("one word", 1, 2.0, rows=1),
         case("all words", 12, 0.5, vocab=3),
         case("in float16", 5, 1.5, dtype=torch.float16),
+        case("in bfloat16", 5, 1.5, dtype=torch.bfloat16),
         special,
         case("nothing said", 0, 1.5),
     ]
@@ -502,12 +505,17 @@ def _to_full_length(answer: Any, arguments: dict[str, Any]) -> Any:
 
 def _greedy_cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, rows, length, max_new, vocab, ends, eos=EOS, padding=PAD) -> Case:
-        """The first table drawn whose rows end after so many different numbers of words."""
+    def case(label, rows, length, max_new, vocab, ends, eos=EOS, padding=PAD, ended=False) -> Case:
+        """The first table drawn whose rows end after so many different numbers of words.
+
+        ended: the prompt holds sentences that have ended.
+        """
         for _ in range(1000):
             table = drawn_table(rng, vocab, padding=padding)
             start = rng.integers(3, vocab, size=(rows, length))
             start[(start == eos) | (start == padding)] = 3
+            if ended:
+                start[:, 0], start[-1, -1] = eos, eos
             tokens = slow_greedy(table, start, max_new, eos, padding)
             lengths = (tokens != padding).sum(1).tolist()
             if len(set(lengths)) == ends and (tokens == eos).any(1).sum() >= min(ends, rows - 1):
@@ -525,6 +533,7 @@ def _greedy_cases(rng: np.random.Generator) -> list[Case]:
         case("another end", 3, 2, 8, 8, 2, eos=5),
         case("another padding", 3, 1, 8, 8, 2, eos=4, padding=6),
         case("no word", 2, 3, 0, 6, 1),
+        case("an end in the prompt", 2, 3, 6, 7, 2, ended=True),
     ]
 
 
@@ -572,7 +581,7 @@ GREEDY_DECODING = Spec(
     name="greedy",
     statement="greedy(next_scores, start, max_new, eos, padding): the new words (B, N) of sentences that "
     "begin with start (B, L); next_scores(said) gives scores (B, V) for all that was said, (B, L'). A row "
-    "ends with eos, then only padding follows; N is at most max_new",
+    "ends with eos, then only padding follows; N is at most max_new. What start holds ends nothing",
     required=("table", "start", "max_new", "eos", "padding"),
     reference=slow_greedy,
     cases=_greedy_cases,
@@ -675,6 +684,7 @@ def _beam_cases(rng: np.random.Generator) -> list[Case]:
         case("long ones favored", 4, 8, 2.0),
         case("short ones favored", 4, 6, -1.0),
         case("no penalty", 4, 6, 0.0),
+        case("one word", 3, 1, 1.0),
         *(case("many beams, nearly even", 8, 7, p, 16, spread=0.4) for p in (0.5, 1.0, 1.0, 1.5)),
     ]
 
@@ -937,6 +947,24 @@ def _rows_stay(case: Case) -> bool:
     return len({len(chunk) for chunk in case.arguments["chunks"]}) == 1
 
 
+def _beside(run: Run, case: Case) -> Problem | None:
+    """Another state of the same model is fed other tokens in between."""
+
+    class Beside:
+        def __init__(self, *given: Any) -> None:
+            self.one, self.other = run.candidate(*given), run.candidate(*given)
+            self.reorder = self.one.reorder
+
+        def feed(self, tokens: Tensor) -> Any:
+            if len(tokens) == len(case.arguments["chunks"][0]):
+                self.other.feed(torch.where(tokens == PAD, PAD, 13 - tokens))
+            return self.one.feed(tokens)
+
+    before, after = run.value(case), Run(run.spec, Beside).value(case)
+    when = "another state of the same model is fed in between"
+    return unchanged(before, after, 2 * run.expected(case)[1], when, "the scores")
+
+
 def _same_beginning(case: Case) -> bool:
     return case.label == "two sources, one beginning"
 
@@ -983,6 +1011,13 @@ DECODING = Spec(
             "When beams are rearranged, what was read of the source moves with them.",
             EQUAL.test,
             when=_same_beginning,
+        ),
+        Check(
+            "each state remembers for itself",
+            "Two texts are written side by side with one model: what was said belongs to a state, not to "
+            "the model or the class.",
+            _beside,
+            when=lambda case: not _moved(case) and len(case.arguments["chunks"]) > 2,
         ),
     ),
     mutants=mistakes_in(mutants, of="decoding"),

@@ -43,6 +43,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
     def case(label: str, shape: tuple[int, ...], vocab: int, **options: Any) -> Case:
         return _case(rng, label, shape, vocab, **options)
 
+    sure = case("300 words, of which nearly all are sure", (3, 100), 4, dtype=torch.bfloat16)
+    others = sure.arguments["expected"][..., None] != np.arange(4)
+    sure.arguments["logits"] = np.where(
+        np.arange(300).reshape(3, 100, 1) < 8, sure.arguments["logits"], -64.0 * others
+    )
     nothing = case("a batch of padding", (2, 3), 5)
     nothing.arguments["expected"][:] = 0
     return [
@@ -62,7 +67,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("large logits in float16", (2, 4), 9, scale=20.0, dtype=torch.float16),
         case("a large vocabulary", (2, 3), 700, padded=1, label_smoothing=0.1),
         case("much smoothing", (2, 3), 6, label_smoothing=0.9),
+        sure,
         nothing,
+        case("no sentence", (0, 3), 4),
     ]
 
 

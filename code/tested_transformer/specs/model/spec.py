@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,10 +16,12 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import argument_error, shape_of
+from ...layers.feed_forward import FeedForward
+from ...layers.multi_head import MultiHeadAttention
 from ...models.convert_torch import transformer_to_torch
 from ...models.transformer import Transformer, TransformerConfig
-from ..checks import changed, either_mode, same_after
-from ..compare import Problem, unchanged
+from ..checks import HAIR, changed, either_mode, same_after, scaled_by_dropout
+from ..compare import Problem, shares, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec, finite
@@ -36,7 +39,7 @@ residuals.2.norm, in the order of their use; encoder.norm and decoder.norm if fi
 Other values than the default occur for every size and for dropout, activation (relu, gelu, gelu_tanh,
 silu), bias, norm_placement (post, pre), norm_eps, positions (sinusoidal, none), position_layout,
 scale_embedding, tied_output, pad_id, final_norm and output_bias. In training, dropout acts on the
-embeddings and on the output of each sublayer."""
+embeddings and on the output of each sublayer; it may act on attention weights and hidden features too."""
 SMALL = {
     "source_vocab": 11, "d_model": 6, "num_heads": 2, "num_encoder_layers": 2,
     "num_decoder_layers": 2, "d_ff": 9, "dropout": 0.0,
@@ -90,6 +93,7 @@ def _new(
         raise argument_error(TypeError, "the candidate", type(module).__name__, "an nn.Module")
     module = module.to(dtype).eval()
     there = dict(module.named_parameters(remove_duplicate=False))
+    known = {there[name] for name in named_shapes(config) if name in there}
     for name, shape in named_shapes(config).items():
         if name not in there:
             raise argument_error(TypeError, "the module", "none", f"a parameter `{name}`")
@@ -97,6 +101,10 @@ def _new(
             raise argument_error(
                 ValueError, f"`{name}`", f"shape {shape_of(there[name])}", f"{shape}"
             )
+    for name, own in there.items():
+        if own not in known and own.requires_grad:
+            wanted = "no parameter but those of the statement"
+            raise argument_error(TypeError, "the module", f"`{name}`", wanted)
     return module, there
 
 
@@ -459,6 +467,28 @@ def _dropped(run: Run, case: Case) -> Problem | None:
     return None
 
 
+def _by_a_hair(run: Run, case: Case) -> Problem | None:
+    hair = changed(case, config=replace(case.arguments["config"], dropout=HAIR))
+    training = replace(run.spec, build=partial(build, training=True))
+    with shares():  # of its own: beside the other models a right answer is far off
+        problems = [
+            scaled_by_dropout(run, case, hair, training, build(partial(_dropping, *also), {}, True))
+            for also in itertools.product((False, True), repeat=2)
+        ]
+    return problems[0] if all(problems) else None
+
+
+def _dropping(weights: bool, features: bool, config: TransformerConfig) -> nn.Module:
+    """Of attention weights and hidden features the paper says nothing; many models drop them as well."""
+    module = Transformer(config)
+    for part in module.modules():
+        if isinstance(part, MultiHeadAttention) and not weights:
+            part.dropout = 0.0
+        if isinstance(part, FeedForward) and not features:
+            part.dropout = nn.Dropout(0.0)
+    return module
+
+
 def _can_learn(run: Run, case: Case) -> Problem | None:
     config = case.arguments["config"]
     with torch.random.fork_rng(devices=[]):
@@ -567,6 +597,12 @@ CHECKS = (
         "dropout acts in training",
         "Embeddings and the output of each sublayer are dropped with probability config.dropout.",
         _dropped,
+        when=lambda case: _exact(case) and case.arguments["config"].dropout > 0,
+    ),
+    Check(
+        "dropout scales what it keeps",
+        "What is kept of embeddings and of sublayers' outputs is divided by 1 - dropout.",
+        _by_a_hair,
         when=lambda case: _exact(case) and case.arguments["config"].dropout > 0,
     ),
     either_mode(when=lambda case: _exact(case) and not case.arguments["config"].dropout),

@@ -13,7 +13,18 @@ from torch.func import functional_call
 
 from ... import reference
 from ...errors import argument_error
-from ..checks import DTYPES, SIZES, either_mode, is_module_class, largest, tolerance, transposed
+from ..checks import (
+    DTYPES,
+    SIZES,
+    either_mode,
+    is_module_class,
+    largest,
+    lets_go,
+    nan_stays,
+    same_after,
+    tolerance,
+    transposed,
+)
 from ..compare import Problem, as_array, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -64,6 +75,8 @@ def _cases(*names: str):
 
         equal = case("equal numbers", 2, 4)
         equal.arguments["x"][...] = [[0.0], [5.0]]
+        unlike = case("tokens of unlike sizes", 3, 4, dtype=torch.float32)
+        unlike.arguments["x"] *= [[1e18], [1.0], [1e-3]]
         return [
             case("one token", 1, 3),
             case("no batch axis", 4),
@@ -74,6 +87,7 @@ def _cases(*names: str):
             case("one feature", 3, 1),
             case("no tokens", 2, 0, 4),
             equal,
+            unlike,
             case("far from zero", 3, 6, shift=50.0),
             case("numbers near sqrt(eps)", 3, 6, spread=2e-3),
             case("a large eps", 3, 5, eps=0.1),
@@ -272,6 +286,13 @@ FRESH = Check(
     when=_ample,
 )
 EITHER_MODE = either_mode(_ample)
+OTHER_SIZE = same_after(
+    "calls of other sizes",
+    lambda case: {"x": np.concatenate([case.arguments["x"]] * 2)},
+    lambda case: _ample(case) and case.arguments["x"].ndim > 1,
+)
+LETS_GO = lets_go(_ample)
+NAN_STAYS = nan_stays(_ample)
 LAYER_CHECKS = (
     ALONE,
     SCALE,
@@ -298,6 +319,9 @@ LAYER_CHECKS = (
     HALF,
     FRESH,
     EITHER_MODE,
+    OTHER_SIZE,
+    LETS_GO,
+    NAN_STAYS,
     # torch's own LayerNorm rounds x - mean to bfloat16 on its way back, far from zero by a fifth.
     replace(GRADIENTS, when=lambda case: GRADIENTS.when(case) and "16, far" not in case.label),
 )
@@ -330,6 +354,9 @@ RMS_CHECKS = (
     HALF,
     FRESH,
     EITHER_MODE,
+    OTHER_SIZE,
+    LETS_GO,
+    NAN_STAYS,
 )
 
 

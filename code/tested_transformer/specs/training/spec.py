@@ -106,10 +106,15 @@ def _padded(run: Run, case: Case) -> Problem | None:
     return compare(np.where(after, PAD, expected), expected, 0.0, "the expected words")
 
 
+def _int64(run: Run, case: Case) -> Problem | None:
+    dtypes = {str(part.dtype) for part in run.answer(case.tensors())}
+    return None if dtypes == {"torch.int64"} else Problem("torch.int64", ", ".join(sorted(dtypes)))
+
+
 TEACHER_FORCING = Spec(
     name="teacher_forcing",
     statement="teacher_forcing(sentences) -> (target, expected), what the decoder reads and what it "
-    "should say, both (B, L), whole numbers: B lists of word numbers, L the longest and one more; "
+    "should say, both (B, L), int64: B lists of word numbers, L the longest and one more; "
     f"BOS = {BOS}, EOS = {EOS}, filled up with PAD = {PAD}",
     required=("sentences",),
     reference=slow_teacher_forcing,
@@ -138,6 +143,11 @@ TEACHER_FORCING = Spec(
             _reads_behind,
         ),
         SHAPE,
+        Check(
+            "word numbers are int64",
+            "torch's losses take no other whole numbers: F.cross_entropy raises for int32.",
+            _int64,
+        ),
     ),
     mutants=mistakes_in(mutants, of="teacher_forcing"),
     chapter=10,
@@ -153,7 +163,7 @@ class TinyModel(nn.Module):
     """Logits from the mean of what was asked plus the mean of what was read so far.
 
     It has a dropout that is on in training, and remembers whether it ever ran with gradients on
-    (`had_graph`) or in evaluation mode (`rested`). Shapes: tables (V, D), output (D, V); source (B, S), target (B, L) -> (B, L, V).
+    (`had_graph`) or in evaluation mode (`rested`), and how often it ran. Shapes: tables (V, D), output (D, V); source (B, S), target (B, L) -> (B, L, V).
     """
 
     def __init__(self, source_table: Tensor, target_table: Tensor, output: Tensor, dropout: float):
@@ -162,11 +172,13 @@ class TinyModel(nn.Module):
         self.target_table = nn.Parameter(target_table.clone())
         self.output = nn.Parameter(output.clone())
         self.dropout, self.had_graph, self.rested = nn.Dropout(dropout), False, False
+        self.num_calls = 0
 
     def forward(self, source: Tensor, target: Tensor, causal: bool = True) -> Tensor:
         """Logits for each word to say; without `causal` the whole target is read at every place."""
         self.had_graph |= torch.is_grad_enabled()
         self.rested |= not self.training
+        self.num_calls += 1
         places = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool)
         seen = (target != PAD)[:, None] & (places.tril() if causal else places)
         asked = self._mean(source != PAD, self.source_table[source])
@@ -217,17 +229,19 @@ def batches_of(source: Tensor, target: Tensor, expected: Tensor, sizes) -> list[
 def take_steps(
     candidate, source, target, expected, cuts, clip, source_table, target_table, output, rate, momentum
 ):  # fmt: skip
-    """After each step of gradient descent all weights, and 1 if the model was and is in training."""
+    """After each step of gradient descent all weights; 1 if the model was and is in training; 1 if no batch
+    was read twice."""
     model = TinyModel(source_table, target_table, output, dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     after, start = [], 0
     for sizes in cuts:
         rows = slice(start, start := start + sum(sizes))
         batches = batches_of(source[rows], target[rows], expected[rows], sizes)
+        model.num_calls = 0
         candidate(model, optimizer, batches, clip)
         weights = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-        trains = model.training and not model.rested
-        after.append(torch.cat([weights, torch.full_like(weights[:1], trains)]))
+        facts = [model.training and not model.rested, model.num_calls <= len(batches)]
+        after.append(torch.cat([weights, weights.new_tensor(facts)]))
     return torch.stack(after)
 
 
@@ -245,7 +259,7 @@ def slow_steps(
         share = 1.0 if clip is None else min(1.0, clip / norm)
         moving = [momentum * m + share * slope for m, slope in zip(moving, slopes, strict=True)]
         tables = [table - rate * m for table, m in zip(tables, moving, strict=True)]
-        after.append(np.concatenate([*(table.ravel() for table in tables), [1.0]]))
+        after.append(np.concatenate([*(table.ravel() for table in tables), [1.0, 1.0]]))
     return np.stack(after)
 
 
@@ -295,6 +309,10 @@ def _step_cases(rng: np.random.Generator) -> list[Case]:
             label, {**data, "cuts": cuts, "clip": clip, "rate": rate, "momentum": momentum}, dtype
         )
 
+    without_words = case("a batch without words", ((2, 1),))
+    without_words.arguments["expected"][2] = PAD
+    without_words.arguments["expected"][0, 0] = EOS
+
     return [
         case("one sentence", ((1,),)),
         case("two batches", ((1, 2),)),
@@ -307,6 +325,7 @@ def _step_cases(rng: np.random.Generator) -> list[Case]:
         case("another rate", ((2, 1),), rate=0.25),
         case("an optimizer with momentum", ((2,), (1, 2)), rate=0.5, momentum=0.9),
         case("clipped, with momentum", ((2,), (2,)), clip=0.1, rate=0.5, momentum=0.5),
+        without_words,
     ]
 
 
@@ -320,8 +339,13 @@ def _plain_descent(case: Case) -> bool:
 
 
 def _trains(run: Run, case: Case) -> Problem | None:
-    trains = bool(run.value(case)[:, -1].all())
+    trains = bool(run.value(case)[:, -2].all())
     return None if trains else Problem("a model in training mode", "one in evaluation mode")
+
+
+def _once(run: Run, case: Case) -> Problem | None:
+    once = bool(run.value(case)[..., -1].all())
+    return None if once else Problem("the model called once for each batch", "more often")
 
 
 def _as_one(run: Run, case: Case) -> Problem | None:
@@ -343,9 +367,9 @@ def _padded_more(run: Run, case: Case) -> Problem | None:
 def _clipped(run: Run, case: Case) -> Problem | None:
     a, slack = case.arguments, run.expected(case)[1]
     before = np.concatenate([a[name].ravel() for name in TABLES])
-    step = run.value(case, clip=None)[0, :-1] - before
+    step = run.value(case, clip=None)[0, :-2] - before
     wanted = step * min(1.0, a["clip"] / np.linalg.norm(step))
-    got = run.value(case)[0, :-1] - before
+    got = run.value(case)[0, :-2] - before
     if np.linalg.norm(got) > a["clip"] + slack * np.sqrt(got.size):
         return Problem(f"at most {a['clip']:.4g} long", f"{np.linalg.norm(got):.4g} long")
     return compare(wanted, got, 2 * slack, "the step")
@@ -415,6 +439,11 @@ TRAINING_STEP = Spec(
             when=lambda case: _plain_descent(case) and len(case.arguments["cuts"]) > 1,
         ),
         Check(
+            "each batch is run once",
+            "A second pass through the model takes as long as the first, and teaches nothing more.",
+            _once,
+        ),
+        Check(
             "the optimizer takes the step",
             "Rate and momentum are the optimizer's own: one optimizer.step(), and none beside it.",
             EQUAL.test,
@@ -429,7 +458,8 @@ TRAINING_STEP = Spec(
 
 
 def rate(candidate, source, target, expected, sizes, training, source_table, target_table, output):
-    """Loss, accuracy, the mode afterwards (1 for training), was a graph kept, do all weights still learn."""
+    """Loss, accuracy, the mode afterwards (1 for training), was a graph kept, do all weights still learn,
+    was no batch read twice."""
     model = TinyModel(source_table, target_table, output, dropout=0.5).train(training)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # accumulated so far
@@ -443,7 +473,8 @@ def rate(candidate, source, target, expected, sizes, training, source_table, tar
         p.requires_grad and p.grad is not None and bool((p.grad == 1).all())
         for p in model.parameters()
     )
-    numbers = [float(n) for n in (loss, accuracy, model.training, model.had_graph, kept)]
+    facts = (model.training, model.had_graph, kept, model.num_calls <= len(sizes))
+    numbers = [float(n) for n in (loss, accuracy, *facts)]
     return torch.tensor(numbers, dtype=model.output.dtype)
 
 
@@ -457,7 +488,7 @@ def slow_evaluation(source, target, expected, sizes, training, source_table, tar
         word = expected[b, place]
         loss += reference.cross_entropy(logits[None], np.array([word]), ignore=None)
         right += logits.argmax() == word
-    numbers = [loss / len(words), right / len(words), training, 0.0, 1.0]
+    numbers = [loss / len(words), right / len(words), training, 0.0, 1.0, 1.0]
     return np.array(numbers, dtype=output.dtype)
 
 
@@ -620,6 +651,11 @@ EVALUATION = Spec(
             "no graph is kept",
             "Nothing is learned here: under torch.no_grad() no graph uses memory.",
             _no_graph,
+        ),
+        Check(
+            "each batch is run once",
+            "Loss and accuracy come from the same logits: a second pass takes as long as the first.",
+            _once,
         ),
         Check(
             "a batch without words counts for nothing",
