@@ -51,6 +51,8 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
     low.arguments["scores"][:] = -65000.0
     gone = case("an allowed score of -inf", (2, 4), np.array([[True, True, True, False]]))
     gone.arguments["scores"][:, 1] = -np.inf
+    broken = case("hidden scores of NaN and inf", (2, 5), random_mask(2, 5) & (np.arange(5) < 3))
+    broken.arguments["scores"][:, 3:] = np.nan, np.inf
     return [
         case("one row", (1, 3), np.array([[True, True, False]])),
         case("no mask", (2, 4)),
@@ -76,6 +78,8 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
         case("bfloat16, scores above 88", (2, 4), random_mask(2, 4), torch.bfloat16, shift=120.0),
         case("bfloat16", (2, 3, 6), random_mask(3, 6), torch.bfloat16),
         case("float16", (2, 3, 6), random_mask(3, 6, empty=0), torch.float16),
+        broken,
+        case("past 512 keys", (2, 600), random_mask(2, 600)),
     ]
 
 
@@ -140,7 +144,7 @@ def _right_gradient(run: Run, case: Case) -> Problem | None:
 MASKED_SOFTMAX = Spec(
     name="masked_softmax",
     statement="masked_softmax(scores, allowed): the softmax of each row over its allowed keys; "
-    "hidden keys weigh 0, and so does every key of a row that allows none. "
+    "hidden keys weigh 0, whatever their scores are, and so does every key of a row that allows none. "
     "scores (*batch, L, S), allowed boolean and broadcastable, or None -> (*batch, L, S)",
     required=("scores", "allowed"),
     reference=reference.masked_softmax,
@@ -396,6 +400,7 @@ def _prefix_cases(rng: np.random.Generator) -> list[Case]:
         case("prefixes drawn at random", rng.integers(0, 8, size=4), 7),
         case("a prefix as long as the text", [3, 2], 3),
         case("one token", [0, 1], 1),
+        case("past 512 tokens", [513], 520),
     ]
 
 
@@ -452,6 +457,7 @@ def document_cases(rng: np.random.Generator) -> list[Case]:
         case("padding of -1", [[0, 0, 1, -1], [2, -1, -1, -1]]),
         case("ids that float32 cannot tell apart", [[2**24, 2**24 + 1, 2**24]]),
         case("ids that float64 cannot tell apart", [[2**53, 2**53 + 1, -(2**53)]]),
+        case("past 512 tokens", np.sort(rng.integers(0, 9, size=(1, 520)))),
     ]
 
 
