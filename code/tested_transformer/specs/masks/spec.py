@@ -13,7 +13,7 @@ from ... import reference
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
 from ..run import probe
-from ..spec import SHAPE, Case, Check, Run, Spec
+from ..spec import EQUAL, SHAPE, Case, Check, Run, Spec
 from . import mutants as mutants
 
 # --- masked_softmax -------------------------------------------------------------------------------
@@ -97,6 +97,11 @@ def _is_loud(case: Case) -> bool:
     return bool(scores.max(initial=0.0) > 500)
 
 
+def _is_ordinary(case: Case) -> bool:
+    """No score is huge, and none is NaN."""
+    return not _is_loud(case) and not np.isnan(case.arguments["scores"]).any()
+
+
 def _hidden(run: Run, case: Case) -> Problem | None:
     weights, allowed = run.value(case), _allowed(case)
     seen = np.argwhere(allowed.any(-1, keepdims=True) & ~allowed & (weights != 0))
@@ -156,19 +161,19 @@ MASKED_SOFTMAX = Spec(
             "A hidden key must have weight 0 exactly: its score becomes -inf before the softmax.",
             _hidden,
             needs=("allowed",),
-            when=lambda case: not _is_loud(case),
+            when=_is_ordinary,
         ),
         Check(
             "the allowed weights sum to 1",
             "The allowed keys share the whole: mask the scores before the softmax.",
             _sums,
-            when=lambda case: not _is_loud(case),
+            when=_is_ordinary,
         ),
         Check(
             "hidden keys do not drown the others",
             "A hidden score must not take part: neither in the sum nor in the maximum.",
             _sums,
-            when=_is_loud,
+            when=lambda case: _is_loud(case) and not np.isnan(case.arguments["scores"]).any(),
         ),
         Check(
             "an empty row is zero",
@@ -181,6 +186,12 @@ MASKED_SOFTMAX = Spec(
             "Clearing NaN after the softmax leaves NaN in the gradient: fill the row before it, too.",
             _empty_gradients,
             when=_has_empty,
+        ),
+        Check(
+            "a hidden score may be anything",
+            "A hidden score of NaN or inf is replaced, not added to or multiplied: both stay NaN.",
+            EQUAL.test,
+            when=lambda case: bool(np.isnan(case.arguments["scores"]).any()),
         ),
         Check(
             "the gradient is that of a softmax",
