@@ -51,7 +51,9 @@ def main() -> int:
     parser.add_argument("--visits", type=int, default=3)
     parser.add_argument("pages", nargs="*", help="as chapters/03_scaling.html")
     options = parser.parse_args()
-    chapters = sorted(path.relative_to(serve.SITE) for path in serve.SITE.glob("chapters/*.html"))
+    chapters = sorted(
+        path.relative_to(serve.SITE) for path in serve.SITE.glob("chapters/**/*.html")
+    )
     pages = options.pages or [path.as_posix() for path in chapters]
     if not pages:
         print("There is no site yet: run make book first.", file=sys.stderr)

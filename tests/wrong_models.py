@@ -208,6 +208,31 @@ def right_model() -> Model:
     return _seeded(lambda: Adapter(Decoder()))
 
 
+class DropsByFunction(Layer):
+    """Dropout as nanoGPT has it: by a function, with a float that is called otherwise."""
+
+    rate = 0.3
+
+    def weights(self, scores: Tensor) -> Tensor:
+        return functional.dropout(super().weights(scores), self.rate, self.training)
+
+    def think(self, x: Tensor) -> Tensor:
+        rows = x[:, None]
+        drop = self.rate if self.training else 0.0
+        near = functional.scaled_dot_product_attention(rows, rows, rows, None, drop, True)
+        return super().think(
+            x
+            + functional.scaled_dot_product_attention(
+                rows, rows, near, dropout_p=drop, is_causal=True
+            )[:, 0]
+        )
+
+
+def model_that_drops_by_function() -> Model:
+    """A right one in all that is asked of training."""
+    return _seeded(lambda: Adapter(type("Decoder", (Decoder,), {"layer": DropsByFunction})()))
+
+
 def _seeded(make: Callable[[], Model]) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -441,6 +466,12 @@ class NotSmallEnough(Layer):
         keep = torch.isneginf(scores)
         causal = torch.ones_like(keep[0, 0]).triu(keep.shape[-1] - keep.shape[-2] + 1)
         return super().weights(scores.masked_fill(keep & ~causal, -8.0))
+
+
+@wrong("a query whose keys are all masked is NaN", SINGLE)
+class NaNRow(Layer):
+    def weights(self, scores):
+        return scores.softmax(-1) + 0 * super().weights(scores)
 
 
 @wrong("a scale is taken over the whole batch", SINGLE, "mlpen/Nystromformer 3")

@@ -55,7 +55,7 @@ def counted(name: str) -> bool:
 def pages(site: Path = SITE) -> list[Path]:
     """The pages whose places are kept."""
     return [
-        *sorted((site / "chapters").glob("*.html")),
+        *sorted((site / "chapters").rglob("*.html")),
         site / "book" / "generated" / "gallery.html",
         site / "book" / "generated" / "api.html",
         site / "book" / "glossary.html",

@@ -19,20 +19,27 @@ class UnknownChapterError(Exception):
 
 
 def chapter_paths(root: Path = ROOT) -> list[Path]:
-    """The chapters of the table of contents, in its order; a reader's own notebooks are none."""
+    """The chapters of the table of contents, each before its deeper pages; a reader's own notebooks are none."""
     contents = (root / "_toc.yml").read_text(encoding="utf-8")
     stems = re.findall(r"^ *- file: chapters/(\S+)", contents, re.MULTILINE)
     return [root / "chapters" / f"{stem}.ipynb" for stem in stems]
 
 
+def core_paths(root: Path = ROOT) -> list[Path]:
+    """The chapters alone: one for each number, without the pages of chapters/deeper."""
+    return [path for path in chapter_paths(root) if path.parent.name == "chapters"]
+
+
 def left_out(root: Path = ROOT) -> list[Path]:
     """The notebooks beside the chapters that the table of contents does not name."""
-    return sorted({*(root / "chapters").glob("*.ipynb")} - {*chapter_paths(root)})
+    there = {*(root / "chapters").glob("*.ipynb"), *(root / "chapters/deeper").glob("*.ipynb")}
+    return sorted(there - {*chapter_paths(root)})
 
 
 def chosen(names: list[str], paths: list[Path], besides: str = "") -> list[Path]:
     """The chapters that numbers or names stand for, in the order of the book; without names, all.
 
+    A number stands for the chapter and its deeper pages.
     Raises: UnknownChapterError for a name that stands for none; it says what else there is (besides).
     """
     wanted = set()
@@ -53,7 +60,7 @@ def chosen(names: list[str], paths: list[Path], besides: str = "") -> list[Path]
 
 def _spans(paths: list[Path]) -> str:
     """The numbers of chapters in a few words, such as 0 to 11, 15."""
-    numbers = sorted(map(number, paths))
+    numbers = sorted({*map(number, paths)})
     rows = [list(row) for _, row in groupby(numbers, lambda n: n - numbers.index(n))]
     return ", ".join(f"{row[0]} to {row[-1]}" if row[1:] else f"{row[0]}" for row in rows)
 

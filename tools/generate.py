@@ -1,9 +1,12 @@
 """Write the pages that are made from the package and the chapters.
 
     book/generated/gallery.md     every famous mistake, from the Specs
-    book/generated/interview.md   the cells tagged `interview`, from the chapters
+    book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
+    book/generated/adapter.md     how the contract calls a model of one's own
+    book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
+    book/generated/zoo.md         which model families keep it, from benchmarks/results and zoo_notes.yml
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
@@ -19,13 +22,16 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 
 import chapter_map
-from chapters import ROOT, chapter_paths, heading, number, read
+from chapters import ROOT, chapter_paths, core_paths, heading, number, read
 
 PACKAGE = "tested_transformer"
+QUESTIONS = ROOT / "book" / "interview"  # a file for each chapter, by the chapter's name
+BENCHMARKS = ROOT / "benchmarks"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
 LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
@@ -39,12 +45,19 @@ ISSUES = re.compile(
     rf"(?<![\w/-])(?P<project>[\w.-]+/[\w.-]+|{'|'.join(PROJECTS)}) (?P<kind>issues?|pull requests?|PRs)"
     r" (?P<numbers>\d+(?:(?:, | and )\d+)*)"
 )
+THREAD = re.compile(r"([\w.-]+/[\w.-]+) (?:PR )?(\d+)")  # as tests/wrong_models.py names them
+LINKED = r"[\1#\2](https://github.com/\1/issues/\2)"  # GitHub leads on to a pull request
 OPTION = re.compile(r"^:(?:name|label): *([\w:.-]+)$", re.MULTILINE)  # of a directive
 
 
 def link(path: Path) -> str:
     """Return a link to a chapter with the chapter's title as its text."""
-    return f"[]({CHAPTERS}/{path.name})"
+    return f"[]({_place(path)})"
+
+
+def _place(path: Path) -> str:
+    """Where a chapter or a deeper page is, as seen from book/generated."""
+    return f"{CHAPTERS}/{'deeper/' * (path.parent.name == 'deeper')}{path.name}"
 
 
 # ------------------------------------------------------------------------------ the pitfall gallery
@@ -150,7 +163,10 @@ def _sentence(text: str) -> str:
 
 
 def interview(paths: list[Path]) -> str:
-    """The cells tagged `interview`, chapter by chapter."""
+    """The questions of book/interview and the cells tagged `interview`, chapter by chapter.
+
+    A link in them is as in the chapter itself.
+    """
     page = [
         "# Interview questions",
         "Collected from the chapters, in English and Chinese. Answer aloud before you open an answer; "
@@ -160,6 +176,8 @@ def interview(paths: list[Path]) -> str:
         cells = read(path).cells
         labels = _labels(cells)
         tagged = [cell.source for cell in cells if "interview" in cell.metadata.get("tags", [])]
+        written = QUESTIONS / f"{path.stem}.md"
+        tagged += [written.read_text(encoding="utf-8")] if written.exists() else []
         if tagged:
             page.append(f"## {heading(path)}\n\nFrom {link(path)}.")
             page += [_moved(source, path, labels) for source in tagged]
@@ -172,7 +190,7 @@ def _moved(source: str, path: Path, labels: set[str]) -> str:
     def back(found: re.Match) -> str:
         target = found[1]
         if target.startswith("#"):  # a label is known in the whole book, a heading only on its page
-            return f"]({target if target[1:] in labels else f'{CHAPTERS}/{path.name}{target}'})"
+            return f"]({target if target[1:] in labels else f'{_place(path)}{target}'})"
         if target.startswith("../book/"):
             return f"](../{target.removeprefix('../book/')})"
         return f"]({CHAPTERS}/{target})"
@@ -302,19 +320,83 @@ def contract(properties: tuple) -> str:
     return "\n".join(["| property | what must hold | where to look |", "|---|---|---|", *rows, ""])
 
 
+def adapter(base: type) -> str:
+    """A table of what a class for one's own model may define: how it is called, and what it returns."""
+    lines = ["| method | what it gives |", "|---|---|"]
+    for name, method in vars(base).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        words = [each for each in inspect.signature(method).parameters if each != "self"]
+        text = " ".join(inspect.cleandoc(method.__doc__).split())
+        lines.append(f"| `{name}({', '.join(words)})` | {text} |")
+        if name == "variants":  # what follows is made of these
+            break
+    fields = inspect.cleandoc(base.__doc__).partition("\n\n")[2]
+    return "\n".join([*lines, "", "As attributes of the class: " + " ".join(fields.split()), ""])
+
+
+def catches(record: dict) -> str:
+    """A table of the wrong models: where each was seen, and the properties that it breaks."""
+    rows = [
+        f"| {row['wrong']} | {THREAD.sub(LINKED, row['seen'])} | {', '.join(row['broken'])} |"
+        for row in record["rows"]
+    ]
+    return "\n".join(["| the bug | seen in | what it breaks |", "|---|---|---|", *rows, ""])
+
+
+def stored(name: str) -> dict:
+    """What a benchmark stored."""
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def zoo(record: dict, notes: list[dict], reproductions: ModuleType) -> str:
+    """The families that keep the contract, those that do not, and what was found of each failure."""
+    right = [row["family"] for row in record["rows"] if not row["broken"]]
+    wrong = [row for row in record["rows"] if row["broken"]]
+    lines = [
+        f"**{len(right)} of {len(record['rows'])} families keep the contract:** {', '.join(right)}.", "",
+        f"**{len(wrong)} break a property:**", "", "| family | property | what was found |", "|---|---|---|",
+    ]  # fmt: skip
+    for row in wrong:
+        for name in row["broken"]:
+            lines.append(f"| {row['family']} | {name} | {row['properties'][name][1]} |")
+    lines += ["", "## What is behind them", ""]
+    for note in notes:
+        lines += [
+            f"**{', '.join(note['families'])}: {'; '.join(note['properties'])}** ({note['kind']}).",
+            "",
+        ]
+        lines += [
+            " ".join(note["what"].split()) + (f" See {note['seen']}." if "seen" in note else ""),
+            "",
+        ]
+        for name in note.get("shown", []):
+            show = getattr(reproductions, name)
+            lines += [f"`{name}`: {inspect.cleandoc(show.__doc__)}", ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write the pages."""
     modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
     specs = importlib.import_module(f"{PACKAGE}.specs").SPECS
+    sys.path.append(str(BENCHMARKS))
     homework = importlib.import_module(f"{PACKAGE}.homework.assignments")
     front_picture = importlib.import_module("front_picture")  # needs the package
     book = chapter_map.chapters()
     paths = chapter_paths()
     pages = {
-        "gallery": gallery(specs, paths),
+        "gallery": gallery(specs, core_paths()),
         "interview": interview(paths),
         "api": api(modules),
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
+        "adapter": adapter(importlib.import_module(f"{PACKAGE}.specs.adapters").Model),
+        "catches": catches(stored("contract_catches")),
+        "zoo": zoo(
+            stored("zoo"),
+            yaml.safe_load((BENCHMARKS / "zoo_notes.yml").read_text(encoding="utf-8")),
+            importlib.import_module("zoo_reproductions"),
+        ),
         "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

@@ -71,7 +71,12 @@ def parts() -> list[Part]:
     return [
         Part(
             part["caption"],
-            tuple(f"{c['file']}.html" for c in part["chapters"] if c["file"] not in LEFT_OUT),
+            tuple(
+                f"{page['file']}.html"
+                for chapter in part["chapters"]
+                for page in (chapter, *chapter.get("sections", []))
+                if page["file"] not in LEFT_OUT
+            ),
         )
         for part in table["parts"]
     ]
@@ -160,8 +165,10 @@ class Press:
             page.close()
 
     def chapter(self, stem: str) -> bytes:
-        """One chapter."""
-        with self.sheets([f"chapters/{stem}.html"]) as (page, (chapter,)):
+        """One chapter, or one of its deeper pages."""
+        every = [name for part in self.book for name in part.pages]
+        name = next((n for n in every if Path(n).stem == stem), f"chapters/{stem}.html")
+        with self.sheets([name]) as (page, (chapter,)):
             data = printed(page, f"{chapter['title']} \u2014 {book_facts()['title']}")
             return finished(data, chapter["about"], page.evaluate(HEADINGS))
 

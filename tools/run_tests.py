@@ -209,10 +209,10 @@ def record(done: list[Step], seconds: float) -> dict:
     if failed:
         raise ValueError(f"nothing is recorded, because of failures in: {', '.join(failed)}")
     chapters = {
-        found[1]: round(seconds, 1)
+        found[1].replace(".", "/"): round(seconds, 1)
         for step in done
         for name, seconds in sorted(step.files.items())
-        if (found := re.fullmatch(r"chapters\.(\w+)\.ipynb", name))
+        if (found := re.fullmatch(r"chapters\.((?:deeper\.)?\w+)\.ipynb", name))
     }
     return {
         "date": datetime.now(UTC).date().isoformat(),

@@ -4,6 +4,7 @@ Reading is counted as book/how_to_use.md says; running is what the last recorded
 """
 
 import json
+import os
 import re
 from html import escape
 from pathlib import Path
@@ -11,8 +12,14 @@ from pathlib import Path
 import yaml
 from docutils import nodes
 from furniture import launch_links
+from sphinx.util.osutil import relative_uri
 
 HERE = Path(__file__).resolve().parents[1]
+PLACES = Path(  # what others may link to
+    os.environ.get("TESTED_TRANSFORMER_PLACES", HERE.parent / "tests" / "data" / "anchors.txt")
+)
+ID = re.compile(r'\bid="([^"]+)"')
+INTERVIEW = "book/generated/interview"
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
 FOLDED = {
     "dropdown",
@@ -34,6 +41,7 @@ def facts_html(app, docname: str, minutes: int) -> str:
     """A list of terms and what is said of each."""
     facts = {
         "You need": ", ".join(needed(app.env, docname)),
+        "Deeper": deeper_links(app.env, docname),
         "To read": f'{minutes} minutes<span class="of-a-screen"> in full, folded parts left closed</span>',
         "To run": running(docname),
         "Notebook": ", ".join(notebook_links(app, docname)),
@@ -75,28 +83,70 @@ def count(node) -> tuple[int, int]:
 
 
 def number(docname: str) -> int:
-    """The number of a chapter, which its file name begins with."""
-    return int(re.match(r"chapters/(\d+)", docname)[1])
+    """The number of a chapter, which its file name begins with, and those of its deeper pages."""
+    return int(re.match(r"chapters/(?:deeper/)?(\d+)", docname)[1])
 
 
 def chapters(env) -> dict[int, str]:
     """The chapters of the book by number."""
-    return {number(name): name for name in sorted(env.found_docs) if name.startswith("chapters/")}
+    return {number(name): name for name in sorted(env.found_docs) if re.match(r"chapters/\d", name)}
 
 
-def link(env, docname: str) -> str:
-    """A link between chapters, which stand in one folder."""
-    title = escape(env.titles[docname].astext()).replace(". ", ".&nbsp;", 1)
-    return f'<a href="{Path(docname).name}.html">{title}</a>'
+def deeper(env, docname: str) -> list[str]:
+    """The deeper pages of a chapter, as the table of contents has them below it; of such a page none."""
+    return [name for name in env.toctree_includes.get(docname, []) if is_deeper(name)]
+
+
+def deeper_links(env, docname: str) -> str:
+    """Links to the deeper pages of a chapter; here stand the names of all places that moved from it."""
+    links = [link(env, docname, page) for page in deeper(env, docname)]
+    return ", ".join(links) + moved(env, docname) if links else ""
+
+
+def moved(env, docname: str) -> str:
+    """The promised names of places that are now on a deeper page or the page of interview questions, which the
+    script of the site follows there: a place that others may link to is never lost."""
+    promised = {
+        name
+        for page, _, name in (line.partition("#") for line in PLACES.read_text("utf-8").split())
+        if page == docname
+    } - names(env.get_doctree(docname))
+    spans = []
+    for page in filter(env.found_docs.__contains__, [*deeper(env, docname), INTERVIEW]):
+        found = promised & names(env.get_doctree(page))
+        address = relative_uri(f"{docname}.html", f"{page}.html")
+        spans += [f'<span id="{n}" data-moved="{address}#{n}"></span>' for n in sorted(found)]
+        promised -= found
+    return "".join(spans)
+
+
+def names(doctree) -> set[str]:
+    """The ids on a page, those of HTML in its text too: `<span id="an-older-name"></span>`."""
+    written = (ID.findall(node.astext()) for node in doctree.findall(nodes.raw))
+    named = (node.get("ids", []) for node in doctree.findall(nodes.Element))
+    return {name for found in (*written, *named) for name in found}
+
+
+def is_deeper(docname: str) -> bool:
+    """Whether a page is a chapter's deeper page."""
+    return docname.startswith("chapters/deeper/")
+
+
+def link(env, docname: str, to: str) -> str:
+    """A link from a chapter to another."""
+    title = escape(env.titles[to].astext()).replace(". ", ".&nbsp;", 1)
+    return f'<a href="{relative_uri(f"{docname}.html", f"{to}.html")}">{title}</a>'
 
 
 def needed(env, docname: str) -> list[str]:
-    """What book/chapters.yml says that a reader needs.
+    """What book/chapters.yml says that a reader needs; of a deeper page, its chapter.
 
     Raises: ValueError for a chapter that it does not name, or that needs a later one.
     """
     table = yaml.safe_load((HERE / "chapters.yml").read_text(encoding="utf-8"))
     mine, known = number(docname), chapters(env)
+    if is_deeper(docname):
+        return [link(env, docname, known[mine])]
     if mine not in table:
         raise ValueError(f"book/chapters.yml does not say what chapter {mine} needs")
     needs = table[mine]["needs"]
@@ -105,7 +155,9 @@ def needed(env, docname: str) -> list[str]:
         raise ValueError(
             f"book/chapters.yml: chapter {mine} can not need {later}, which is not before it"
         )
-    return [link(env, known[need]) if isinstance(need, int) else escape(need) for need in needs]
+    return [
+        link(env, docname, known[need]) if isinstance(need, int) else escape(need) for need in needs
+    ]
 
 
 def running(docname: str) -> str:
@@ -113,14 +165,16 @@ def running(docname: str) -> str:
     record = HERE / "tested.json"
     if not record.exists():
         return ""
-    seconds = json.loads(record.read_text(encoding="utf-8"))["chapters"].get(Path(docname).name)
+    chapters = json.loads(record.read_text(encoding="utf-8"))["chapters"]
+    seconds = chapters.get(docname.removeprefix("chapters/"))
     return f"{seconds:.0f} seconds on one processor core" if seconds else ""
 
 
 def notebook_links(app, docname: str) -> list[str]:
     """Where to get the chapter as a notebook, and where to run it."""
     name = f"{Path(docname).name}.ipynb"
-    links = [f'<a href="../_sources/chapters/{name}" download="{name}">download</a>']
+    source = relative_uri(f"{docname}.html", f"_sources/{docname}.ipynb")
+    links = [f'<a href="{source}" download="{name}">download</a>']
     return links + [
         f'<a href="{escape(url)}">{place}</a>'
         for place, url in launch_links(app.addresses, docname)
@@ -128,9 +182,9 @@ def notebook_links(app, docname: str) -> list[str]:
 
 
 def next_chapter(env, docname: str) -> str:
-    """A link to the chapter after this one, if there is one."""
+    """A link to the chapter after this one, if there is one; a deeper page has none."""
     later = [name for n, name in sorted(chapters(env).items()) if n > number(docname)]
-    return link(env, later[0]) if later else ""
+    return link(env, docname, later[0]) if later and not is_deeper(docname) else ""
 
 
 def setup(app):

@@ -163,8 +163,8 @@ def _pitfall(box) -> dict:
 
 def _chinese_title(section) -> str:
     """The title of the abstract in Chinese, without the number: 缩放."""
-    for box in section.children:
-        if isinstance(box, nodes.admonition) and "zh" in box["classes"]:
+    for box in section.findall(nodes.admonition):
+        if "zh" in box["classes"]:
             return re.sub(r"^第\d+章 *", "", box.next_node(nodes.title).astext())
     return ""
 

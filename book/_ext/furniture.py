@@ -209,7 +209,7 @@ def write_files(app, exception):
     lost = site / "404.html"
     lost.write_text(from_anywhere(lost.read_text(encoding="utf-8"), where.base), encoding="utf-8")
     if where.repository:
-        for path in sorted((site / "_sources" / "chapters").glob("*.ipynb")):
+        for path in sorted((site / "_sources" / "chapters").rglob("*.ipynb")):
             add_install_cell(path, where)
 
 

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import re
+from collections import Counter
 from typing import Annotated, get_origin
 
 from myst_nb.sphinx_ import HideCodeCellNode
@@ -15,13 +16,15 @@ def number_by_chapter(app, env):
     The table of contents is unnumbered, so Sphinx would count through the whole book, and a figure
     added to chapter 1 would rename those of chapter 4.
     """
-    for docname, kinds in env.toc_fignumbers.items():
-        chapter = re.match(r"chapters/(\d+)_", docname)
+    last = Counter()  # deeper pages sort after all chapters, and go on where theirs stopped
+    for docname, kinds in sorted(env.toc_fignumbers.items()):
+        chapter = re.match(r"chapters/(?:deeper/)?(\d+)_", docname)
         if not chapter:
             continue
-        for numbers in kinds.values():
-            for place, label in enumerate(numbers, start=1):
-                numbers[label] = (int(chapter[1]), place)
+        for kind, numbers in kinds.items():
+            for label in numbers:
+                last[chapter[1], kind] += 1
+                numbers[label] = (int(chapter[1]), last[chapter[1], kind])
 
 
 def read_plain(app, what, name, obj, options, lines):

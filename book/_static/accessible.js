@@ -13,6 +13,14 @@ for (const place of wide) {
   place.addEventListener("scroll", () => mark(place), { passive: true });
 }
 
+// A place that moved from a chapter to another page is found there, by its old address too.
+const follow = () => {
+  const { moved } = document.getElementById(decodeURIComponent(location.hash.slice(1)))?.dataset ?? {};
+  if (moved) location.replace(moved);
+};
+follow();
+addEventListener("hashchange", follow);
+
 // The button that changes the colors says which are chosen.
 const colors = document.querySelector(".theme-switch-button");
 if (colors) {

@@ -76,12 +76,8 @@ class Where(Bound):
     """Any other rule: `Where("an even number", lambda n: n % 2 == 0)`."""
 
     def __init__(self, words: str, holds: Callable, error: type[Exception] = ValueError) -> None:
-        super().__init__((words,))
+        super().__init__(())
         self.words, self.holds, self.error = words, lambda value, _: holds(value), error
-
-    def expected(self, limit: Any) -> str:
-        """The words as they are."""
-        return self.words
 
 
 class OneOf(Where):
@@ -122,7 +118,8 @@ class Option(NamedTuple):
     words: str
     accepts: Callable[[Any], bool]
     check: Callable[..., None] | None = None  # called with the argument's name, its value, the call
-    turn: int = 0  # the order of checks: 0 plain values, 1 tensors, 2 tensors that broadcast
+    turn: int = 0  # 0 plain values, 1 with a limit by name, 2 tensors, 3 those that broadcast
+    changing: bool = False  # whether the check reads a tensor's values, or a limit by name
 
 
 def plain_option(hint: Any) -> Option:
@@ -132,27 +129,16 @@ def plain_option(hint: Any) -> Option:
     cls = get_origin(hint) or hint
     if cls in PLAIN:
         return PLAIN[cls]
-    unknown = getattr(cls, "_is_protocol", False) and not getattr(
-        cls, "_is_runtime_protocol", False
-    )
-    if isinstance(cls, type) and cls is not Any and not unknown:
-        return Option(name_of(cls), lambda value: isinstance(value, cls))
-    return Option("", anything)
+    try:
+        isinstance(None, cls)
+    except TypeError:  # Any, a TypeVar, a protocol that cannot be asked
+        return Option("", anything)
+    return Option(name_of(cls), lambda value: isinstance(value, cls))
 
 
 def anything(value: Any) -> bool:
     """Accept every value."""
     return True
-
-
-def is_int(value: Any) -> bool:
-    """Whether the value is an int, or stands for one while torch traces; True and False are not."""
-    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether the value is a real number; True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_finite(name: str, value: Any, call: Any) -> None:
@@ -190,10 +176,12 @@ def name_of(cls: type) -> str:
 
 
 PLAIN = {
-    bool: Option("True or False", lambda value: isinstance(value, bool)),
-    int: Option("an int", is_int),
-    float: Option("a number", is_number, check_finite),
-    str: Option("a string", lambda value: isinstance(value, str)),
+    bool: Option("True or False", lambda v: isinstance(v, bool)),
+    int: Option("an int", lambda v: isinstance(v, (int, torch.SymInt)) and not isinstance(v, bool)),
+    float: Option(
+        "a number", lambda v: isinstance(v, Real) and not isinstance(v, bool), check_finite
+    ),
+    str: Option("a string", lambda v: isinstance(v, str)),
     type(None): Option("None", lambda value: value is None),
     Callable: Option("a function", callable),
 }

@@ -35,24 +35,23 @@ from .errors import argument_error, shape_of, type_of
 SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
 MANY = {int: "ints", float: "numbers", str: "strings"}
 GROUPS = (list, tuple, dict, Sequence, Collection, Iterable, Mapping)
+LETTER = re.compile(r"\*?[^\W\d_]\w*")  # not 3, L-2, ...
 NEVER_EMPTY = "d dq dk D V"  # a vector has an entry; every other letter may be 0
 
 
-def checked(
-    function: Callable | None = None, /, *, nonempty="", any_dtype="", like="", **sizes: str
-) -> Callable:
+def checked(function: Callable | None = None, /, **options: str) -> Callable:
     """Check the arguments of every call by the function's own annotations.
 
     nonempty: more letters whose axes must not be 0: `nonempty="B L"`.
     any_dtype: floating point tensors that need not have the others' dtype: `any_dtype="bias"`.
     like: a tensor whose dtype and device the others must have: `@checked(like="self.weight")`, or
         `like="x"`, an argument. Under autocast, which casts, any floating point dtype will do.
-    sizes: what sets a letter's size, an argument or something of it: `@checked(D="self.d_model")`,
-        `@checked(S="num_keys")`, `@checked(B="cache.real.shape.0")`; None sets nothing.
+    Any other name is a letter, and what sets its size, an argument or something of it:
+        `@checked(D="self.d_model")`, `@checked(S="num_keys")`, `@checked(B="self.real.shape.0")`;
+        None sets nothing.
 
     Raises: TypeError or ValueError that name the argument, what came and what was expected.
     """
-    options = {"nonempty": nonempty, "any_dtype": any_dtype, "like": like} | sizes
     if function is None:
         return functools.partial(checked, **options)
     if not hasattr(jaxtyping, "__version__"):  # a stand-in, on a machine without jaxtyping
@@ -74,7 +73,7 @@ def check_fields(instance: Any) -> None:
     Raises: TypeError or ValueError that name the field.
     """
     if hasattr(jaxtyping, "__version__"):
-        _rules_of_class(type(instance)).check((), {"self": instance, **vars(instance)})
+        _rules_of_class(type(instance)).check_given({"self": instance, **vars(instance)})
 
 
 class Rules:
@@ -87,74 +86,63 @@ class Rules:
         parameters = inspect.signature(function).parameters.values()
         self.positional = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL]
         self.several = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
-        self.required = {
-            p.name for p in parameters if p.default is p.empty and p.kind not in (2, 4)
-        }
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        named = [p.name for p in parameters if p.name in hints]
+        if self.several in hints:
+            hints[self.several] = tuple[hints[self.several], ...]
+        named = [p.name for p in parameters if p.name in hints and p.kind != p.VAR_KEYWORD]
         options = [(name, options_of(hints[name])) for name in named]
-        turns = {name: max(option.turn for option in choices) for name, choices in options}
-        later = {name for name in named if not turns[name] and is_changing(hints[name])}
-        self.options = sorted(options, key=lambda pair: (turns[pair[0]], pair[0] in later))
+        self.options = sorted(options, key=lambda pair: max(one.turn for one in pair[1]))
+        self.changing = [pair for pair in self.options if any(one.changing for one in pair[1])]
+        self.looked_into = {name for name, choices in options if any(one.check for one in choices)}
         self.nonempty = frozenset(f"{NEVER_EMPTY} {nonempty}".split())
         self.any_dtype, self.like, self.sizes = frozenset(any_dtype.split()), like, sizes
-        self.paths = [path for path in (like, *self.sizes.values()) if path]
-        self.of_self = all(path.startswith("self.") for path in self.paths)
-        self.bounded = {name for name in named if is_bounded(hints[name])}
-        self.changing = [pair for pair in self.options if is_changing(hints[pair[0]])]
         self.passed: dict[tuple, dict[str, Any]] = {}  # the sizes in calls that were right
 
     def check(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Raise for the first argument that does not fit; a missing one is left to Python."""
-        try:
-            summary = self.summary(args, kwargs)
-            known = self.passed.get(summary)
-        except (TypeError, KeyError):  # a symbolic size has no hash; an argument is missing
-            summary = known = None
-        if known is not None and not self.changing:
-            return
         given = dict(zip(self.positional, args, strict=False)) | kwargs
-        if not self.required <= given.keys():
-            return
+        if self.several is not None:
+            given[self.several] = args[len(self.positional) :]
+        try:
+            summary = self.summary(given)
+            known = self.passed.get(summary)
+        except TypeError:  # a symbolic size has no hash
+            summary = known = None
+        if known is None or self.changing:
+            sizes = self.check_given(given, known)
+            if summary is not None and len(self.passed) < 10_000:
+                self.passed[summary] = sizes
+
+    def check_given(self, given: dict[str, Any], known: dict | None = None) -> dict[str, Any]:
+        """Raise for the first of these arguments that does not fit; return the sizes of letters.
+
+        known: the sizes, if a call like this one was right: then only what may change is checked.
+        """
         call = Call(self, self.defaults | given, known)
         for name, options in self.options if known is None else self.changing:
             if name in given:
                 check_value(name, given[name], options, call)
-            elif name == self.several:
-                for number, value in enumerate(args[len(self.positional) :]):
-                    check_value(f"{name}[{number}]", value, options, call)
-        if known is None and summary is not None and len(self.passed) < 10_000:
-            self.passed[summary] = call.sizes
+        return call.sizes
 
-    def summary(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    def summary(self, given: dict[str, Any]) -> tuple:
         """All that the checks depend on: a call like an earlier one passes. TypeError if unknown."""
-        parts: list[Any] = []
-        if self.paths:
-            given = {"self": args[0]}  # most paths begin there
-            if not self.of_self:
-                given = self.defaults | dict(zip(self.positional, args, strict=False)) | kwargs
-            parts += [value_of(path, given) for path in self.sizes.values()]
-            own = value_of(self.like, given) if self.like else None
-            if isinstance(own, Tensor):
-                parts += own.dtype, own.device, autocasts(own)
-        places = len(self.positional)
-        for name, value in (*zip(self.positional, args), *kwargs.items()):  # noqa: B905
-            if isinstance(value, Tensor):
-                parts += name, value.shape, value.dtype, value.device
-            elif value is None or type(value) in SIMPLE:
-                parts += name, type(value), value
-            else:
-                parts += name, self.type_of(name, value)
-        parts += [self.type_of(self.several, value) for value in args[places:]]
+        parts = [value_of(path, given) for path in self.sizes.values()]
+        own = value_of(self.like, given) if self.like else None
+        if isinstance(own, Tensor):
+            parts += own.dtype, own.device, autocasts(own)
+        for name, value in given.items():
+            parts += name, self.mark(name, value)
         return tuple(parts)
 
-    def type_of(self, name: str, value: Any) -> Any:
-        """What the checks depend on in any other value: its type, if they look at nothing else."""
+    def mark(self, name: str, value: Any) -> Any:
+        """What the checks depend on in a value: of a tensor its shape, of most objects their type."""
         if isinstance(value, Tensor):
             return value.shape, value.dtype, value.device
+        if value is None or type(value) in SIMPLE:
+            return type(value), value
         if isinstance(value, tuple):
-            return type(value), *(self.type_of(name, one) for one in value)
-        if name in self.bounded or isinstance(value, SIMPLE):
+            return type(value), *(self.mark(name, one) for one in value)
+        if name in self.looked_into:
             raise TypeError(name)
         return type(value)
 
@@ -165,23 +153,23 @@ _rules_of_class = functools.cache(Rules)
 class Call:
     """What is known of one call: its arguments, the sizes of letters, the first tensors."""
 
-    def __init__(self, rules: Rules, arguments: dict[str, Any], known: dict | None = None) -> None:
+    def __init__(self, rules: Rules, arguments: dict[str, Any], known: dict | None) -> None:
         self.rules, self.arguments = rules, arguments
-        self.sizes: dict[str, Any] = {}  # of each letter, a tuple for a star
+        self.sizes: dict[str, Any] = {}  # of each letter; of *batch, the number of its axes
         self.origins: dict[str, str] = {}  # who has set it
+        self.first: dict[str, tuple[str, Tensor]] = {}  # it sets the device, or the dtype
         for letter, path in rules.sizes.items():
             size = value_of(path, arguments)
             if size is not None:
                 self.sizes[letter] = size
                 self.origins[letter] = path.partition(".shape.")[0].replace("._", ".")
         self.sizes |= known or {}
-        own = value_of(rules.like, arguments) if rules.like else None
-        of_self = rules.like.startswith("self.")
-        owner = type(arguments["self"]).__name__ if of_self else rules.like
-        first = (owner, own) if isinstance(own, Tensor) else None
-        self.first: tuple[str, Tensor] | None = first
-        self.first_float: tuple[str, Tensor] | None = first
-        self.casts = first is not None and autocasts(own)  # any dtype fits then
+        own = value_of(rules.like, arguments)
+        if isinstance(own, Tensor):
+            of_self = rules.like.startswith("self.")
+            owner = type(arguments["self"]).__name__ if of_self else rules.like
+            self.first = dict.fromkeys(("device", "dtype"), (owner, own))
+        self.casts = isinstance(own, Tensor) and autocasts(own)  # any dtype fits then
 
 
 def value_of(path: str, arguments: dict[str, Any]) -> Any:
@@ -200,9 +188,9 @@ def value_of(path: str, arguments: dict[str, Any]) -> Any:
     return value
 
 
-def autocasts(tensor: Any) -> bool:
+def autocasts(tensor: Tensor) -> bool:
     """Whether autocast is on where the tensor is."""
-    device = tensor.device.type if isinstance(tensor, Tensor) else "meta"
+    device = tensor.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
@@ -215,16 +203,16 @@ def options_of(hint: Any) -> list[Option]:
     if origin is Annotated:
         bounds = [one for one in inner[1:] if isinstance(one, Bound)]
         return [bounded(option, bounds) for option in options_of(inner[0])]
+    if origin in (typing.Union, types.UnionType):
+        shapes = [one for one in inner if is_shape(one)]
+        options = [option for one in inner if not is_shape(one) for option in options_of(one)]
+        options.sort(key=lambda option: option.accepts is anything)  # a Literal accepts any type
+        return [shape_option(*shapes), *options] if shapes else options
+    if is_shape(hint):
+        return [shape_option(hint)]
     if origin in GROUPS:
         return [group_option(hint)]
-    if origin not in (typing.Union, types.UnionType):
-        if hasattr(hint, "_fields"):
-            return [record_option(hint)]
-        return [shape_option(hint) if is_shape(hint) else plain_option(hint)]
-    shapes = [one for one in inner if is_shape(one)]
-    options = [option for one in inner if not is_shape(one) for option in options_of(one)]
-    options.sort(key=lambda option: option.accepts is anything)  # a Literal accepts any type
-    return [shape_option(*shapes), *options] if shapes else options
+    return [record_option(hint) if hasattr(hint, "_fields") else plain_option(hint)]
 
 
 def group_option(hint: Any) -> Option:
@@ -244,10 +232,14 @@ def group_option(hint: Any) -> Option:
             if options[0].check is not None or not options[0].accepts(item):
                 check_value(f"{name}[{key!r}]", item, options, call)
 
+    def accepts(value: Any) -> bool:
+        return isinstance(value, origin) and not isinstance(value, str | bytes)
+
     words = f"a {origin.__name__.lower()}".replace("a iter", "an iter")
     plain = typing.get_args(inner[0])[0] if typing.get_origin(inner[0]) is Annotated else inner[0]
     words += f" of {MANY[plain]}" if plain in MANY and (len(inner) == 1 or ... in inner) else ""
-    return Option(words, lambda v: isinstance(v, origin) and not isinstance(v, str | bytes), check)
+    turn = max(option.turn for options in each for option in options)
+    return Option(words, accepts, check, turn)
 
 
 def record_option(cls: type) -> Option:
@@ -258,25 +250,7 @@ def record_option(cls: type) -> Option:
         for field, options in fields.items():
             check_value(f"{name}.{field}", getattr(value, field), options, call)
 
-    return plain_option(cls)._replace(check=check, turn=1)
-
-
-def is_changing(hint: Any) -> bool:
-    """Whether a bound reads the values of a tensor or a limit by name: the next call may differ."""
-    inner = typing.get_args(hint)
-    if typing.get_origin(hint) is not Annotated:
-        return any(is_changing(one) for one in inner)
-    by_name = any(isinstance(getattr(one, "limit", None), str) for one in inner[1:])
-    return by_name or "Tensor" in str(inner[0])
-
-
-def is_bounded(hint: Any) -> bool:
-    """Whether the check of a plain value looks at more than its type."""
-    return (
-        typing.get_origin(hint) in (typing.Literal, *GROUPS)
-        or any(isinstance(one, Bound) for one in getattr(hint, "__metadata__", ()))
-        or any(is_bounded(one) for one in typing.get_args(hint))
-    )
+    return plain_option(cls)._replace(check=check, turn=2)
 
 
 def is_shape(hint: Any) -> bool:
@@ -297,13 +271,17 @@ def check_value(name: str, value: Any, options: list[Option], call: Call) -> Non
 
 def bounded(option: Option, bounds: list[Bound]) -> Option:
     """The option, held to the bounds too."""
+    if option.words == "None":
+        return option
 
     def check(name: str, value: Any, call: Call) -> None:
         if option.check is not None:
             option.check(name, value, call)
         check_bounds(name, value, bounds, call)
 
-    return option if option.words == "None" else option._replace(check=check)
+    by_name = any(isinstance(bound.limit, str) for bound in bounds)
+    turn = max(option.turn, int(by_name))
+    return option._replace(check=check, turn=turn, changing=turn > 0)
 
 
 def check_bounds(name: str, value: Any, bounds: list[Bound], call: Call) -> None:
@@ -354,60 +332,43 @@ class Layout:
 
     def __init__(self, hint: Any) -> None:
         self.kind, self.has_dtype = KINDS.get(hint.dtype.__name__, ("any dtype", anything))
-        self.axes = [axis.replace("#", "") for axis in hint.dim_str.split()]
+        self.axes = hint.dim_str.replace("#", "").split()
         self.broadcast = ["#" in axis for axis in hint.dim_str.split()]
-        self.fixed = {axis: int(axis) for axis in self.axes if axis.isdigit()}
-        self.letters = {axis for axis in self.axes if re.fullmatch(r"\*?[^\W\d_]\w*", axis)}
-        stars = [i for i, axis in enumerate(self.axes) if axis.startswith(("*", "..."))]
-        self.star = stars[0] if stars else None
-        self.least = len(self.axes) - len(stars)
+        self.star = next((axis for axis in self.axes if axis.startswith(("*", "..."))), None)
+        self.least = len(self.axes) - (self.star is not None)
 
     def has_rank(self, rank: int) -> bool:
         """Whether a tensor of so many axes can have this layout."""
         return rank == self.least or (rank > self.least and self.star is not None)
 
-    def sizes_of(self, shape: tuple[int, ...], sizes: dict[str, Any]) -> dict[str, Any]:
-        """What the shape says of each letter; Misfit if it does not fit what is known so far."""
-        if not self.has_rank(len(shape)):
-            raise Misfit
-        if self.star is not None:
-            end = self.star + len(shape) - self.least
-            shape = (*shape[: self.star], tuple(shape[self.star : end]), *shape[end:])
-        found: dict[str, Any] = {}
-        for axis, broadcast, size in zip(self.axes, self.broadcast, shape, strict=True):
-            if axis in self.fixed:
-                agreed(size, self.fixed[axis], broadcast)
-            elif axis in self.letters:
-                known = found.get(axis, sizes.get(axis))
-                found[axis] = agreed(size, known, broadcast)
-        return found
+    def spread(self, count: int) -> list[tuple[str, bool]]:
+        """Each axis, and whether it may be 1; a star of two axes is *batch0 and *batch1."""
+        pairs = []
+        for axis, broadcast in zip(self.axes, self.broadcast, strict=True):
+            names = [f"{axis}{i}" for i in range(count)] if axis == self.star else [axis]
+            pairs += [(name, broadcast) for name in names]
+        return pairs
+
+    def sizes_of(self, shape: tuple[int, ...], known: dict[str, Any]) -> dict[str, Any] | None:
+        """What the shape says of each letter; None if it does not fit what is known so far."""
+        count = len(shape) - self.least
+        if not self.has_rank(len(shape)) or known.get(self.star, count) != count:
+            return None
+        found = {self.star or "": count}
+        for (axis, broadcast), size in zip(self.spread(count), shape, strict=True):
+            if broadcast and size == 1:
+                continue
+            wanted = int(axis) if axis.isdigit() else known.get(axis, size)
+            if size != found.setdefault(axis, wanted):
+                return None
+        return {axis: size for axis, size in found.items() if LETTER.fullmatch(axis)}
 
     def expected(self, call: Call) -> str:
         """The axes by name, and by size where one is known: (*batch, S, d) = (2, S, 8)."""
-        sizes: list[Any] = []
-        for axis in self.axes:
-            size = call.sizes.get(axis)
-            several = size if isinstance(size, tuple) else (axis if size is None else size,)
-            sizes += [1 if one is None else one for one in several]
+        count = call.sizes.get(self.star)
+        axes = self.axes if count is None else [axis for axis, _ in self.spread(count)]
+        sizes = [call.sizes.get(axis, axis if axis in self.axes else 1) for axis in axes]
         return axes_text(self.axes) + (f" = {axes_text(sizes)}" if sizes != self.axes else "")
-
-
-class Misfit(Exception):
-    """A shape that does not fit a layout."""
-
-
-def agreed(size: Any, known: Any, broadcast: bool) -> Any:
-    """The size of a letter that is known and met once more; None stands for not known yet."""
-    if broadcast and isinstance(size, tuple):
-        known = (None,) * len(size) if known is None else known
-        if len(size) != len(known):
-            raise Misfit
-        return tuple(agreed(one, old, True) for one, old in zip(size, known, strict=True))
-    if broadcast and size == 1:
-        return known
-    if known is not None and known != size:
-        raise Misfit
-    return size
 
 
 def axes_text(axes: Iterable[Any]) -> str:
@@ -419,7 +380,7 @@ def axes_text(axes: Iterable[Any]) -> str:
 def shape_option(*hints: Any) -> Option:
     """A tensor in one of these layouts."""
     layouts = [Layout(hint) for hint in hints]
-    turn = 2 if any("#" in hint.dim_str for hint in hints) else 1
+    turn = 3 if any("#" in hint.dim_str for hint in hints) else 2
     check = functools.partial(check_tensor, layouts)
     return Option("a torch.Tensor", lambda value: isinstance(value, Tensor), check, turn)
 
@@ -432,17 +393,15 @@ def check_tensor(layouts: list[Layout], name: str, value: Tensor, call: Call) ->
         raise argument_error(TypeError, name, value.dtype, wanted)
     check_alike(name, value, call)
     for layout in right:
-        try:
-            found = layout.sizes_of(value.shape, call.sizes)
-        except Misfit:
+        found = layout.sizes_of(value.shape, call.sizes)
+        if found is None:
             continue
-        known = {letter: size for letter, size in found.items() if size is not None}
-        empty = [letter for letter in known if not known[letter] and letter in call.rules.nonempty]
+        empty = [letter for letter in found if not found[letter] and letter in call.rules.nonempty]
         if empty:
             wanted = f"{empty[0]} of at least 1 in {axes_text(layout.axes)}"
             raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
-        call.sizes |= known
-        call.origins = dict.fromkeys(known, name) | call.origins
+        call.sizes |= found
+        call.origins = dict.fromkeys(found, name) | call.origins
         return
     wanted = shape_text(right, value, call)
     raise argument_error(ValueError, name, f"shape {shape_of(value)}", wanted)
@@ -450,11 +409,11 @@ def check_tensor(layouts: list[Layout], name: str, value: Tensor, call: Call) ->
 
 def check_alike(name: str, value: Tensor, call: Call) -> None:
     """Raise unless the tensor has the device of the first one, and its dtype among the floats."""
-    first, tensor = call.first = call.first or (name, value)
+    first, tensor = call.first.setdefault("device", (name, value))
     if value.device != tensor.device:
         raise argument_error(ValueError, name, value.device, f"{first}'s device {tensor.device}")
     if value.is_floating_point() and name not in call.rules.any_dtype and not call.casts:
-        first, tensor = call.first_float = call.first_float or (name, value)
+        first, tensor = call.first.setdefault("dtype", (name, value))
         if value.dtype != tensor.dtype:
             raise argument_error(TypeError, name, value.dtype, f"{first}'s dtype {tensor.dtype}")
 
@@ -466,8 +425,7 @@ def shape_text(layouts: list[Layout], value: Tensor, call: Call) -> str:
         count = "1 axis" if first.least == 1 else f"{first.least} axes"
         return f"{'at least ' if first.star is not None else ''}{count} {axes_text(first.axes)}"
     letters = [axis for layout in layouts for axis in layout.axes]
-    known = [letter for letter in letters if call.sizes.get(letter) is not None]
-    origins = " and ".join(dict.fromkeys(call.origins[letter] for letter in known))
+    origins = " and ".join(dict.fromkeys(call.origins[a] for a in letters if a in call.origins))
     text = "shape " + " or ".join(layout.expected(call) for layout in layouts)
     text += f" as in {origins}" if origins else ""
     return text + (", or 1 in any axis" if any(any(one.broadcast) for one in layouts) else "")

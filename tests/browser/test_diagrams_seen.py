@@ -10,7 +10,7 @@ from tested_transformer.plotting.style import ON_PAGE
 
 PAGES = sorted(
     path
-    for path in SITE.glob("chapters/*.html")
+    for path in SITE.glob("chapters/**/*.html")
     if "tt-diagram" in path.read_text(encoding="utf-8")
 )
 COLORS = {

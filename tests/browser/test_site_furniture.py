@@ -67,13 +67,27 @@ def test_lost_reader_finds_the_way_from_any_depth(browser, address, lost):  # no
     page.close()
 
 
+def number(name: str) -> int:
+    return int(re.match(r"(?:chapters/)?(?:deeper/)?(\d+)_", name)[1])
+
+
 def test_facts_of_every_chapter():
-    chapters = [name for name in PAGES if name.startswith("chapters/")]
-    for name, after in zip(chapters, [*chapters[1:], None], strict=True):
+    chapters = [name for name in PAGES if re.match(r"chapters/\d", name)]
+    deeper = [name for name in PAGES if name.startswith("chapters/deeper/")]
+    for name, after in [
+        *zip(chapters, [*chapters[1:], None], strict=True),
+        *((d, None) for d in deeper),
+    ]:
         facts = re.search(r'<dl class="chapter-facts">.*?</dl>', text(name), re.DOTALL)[0]
         minutes = int(re.search(r"<dt>To read</dt><dd>(\d+) minutes", facts)[1])
         assert 5 <= minutes <= 150, name
         assert "<dt>You need</dt>" in facts
+        below = [d for d in deeper if number(d) == number(name) and name in chapters]
+        assert sorted(re.findall(r'href="(deeper/[^"]+)"', facts)) == [d[9:] for d in below]
+        if name in deeper:
+            assert number(
+                re.search(r'<dt>You need</dt><dd><a href="\.\./([^"]+)"', facts)[1]
+            ) == number(name)
         assert (f'<dt>Next</dt><dd><a href="{after and after[9:]}">' in facts) == bool(after)
 
 
@@ -90,8 +104,25 @@ def test_chapters_can_be_downloaded(browser, address):  # noqa: F811
 def test_places_that_others_may_link_to_only_grow():
     gone, new = sorted(listed() - built()), sorted(built() - listed())
     assert listed()
-    assert gone == [], "keep the old name as a label, (name)=, above what took its place"
+    assert gone == [], (
+        'keep the old name above what took its place, there or on a deeper page: <span id="name"></span>'
+    )
     assert new == [], "add them: python tools/anchors.py"
+
+
+def test_a_place_that_moved_to_a_deeper_page_is_found_by_its_old_address(browser, address):  # noqa: F811
+    moved = [
+        (name, *found)
+        for name in PAGES
+        for found in re.findall(r'<span id="([^"]+)" data-moved="([^"]+)"', text(name))
+    ]
+    if not moved:
+        pytest.skip("no place has moved")
+    page = browser.new_page()
+    for name, place, _ in {one[2].partition("#")[0]: one for one in moved}.values():
+        page.goto(f"{address}/{name}#{place}")
+        page.wait_for_url(re.compile(rf"(deeper/\w+|book/generated/interview)\.html#{place}$"))
+    page.close()
 
 
 def test_files_for_robots():

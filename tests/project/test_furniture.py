@@ -28,7 +28,7 @@ import site_address  # noqa: E402
 import anchors  # noqa: E402
 import generate  # noqa: E402
 import run_tests  # noqa: E402
-from chapters import chapter_paths  # noqa: E402
+from chapters import chapter_paths, core_paths  # noqa: E402
 
 REPOSITORY, SITE = "https://github.com/someone/some-book", "https://someone.example/some-book/"
 CONFIG = """
@@ -40,21 +40,28 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 html_theme_options = {"navbar_end": [], "navbar_start": [], "navbar_center": []}
 """
 PAGES = {
-    "book/index.md": "# Small\n\nA small book & its <pages>.\n\n```{toctree}\n../chapters/01_a\n../chapters/02_b\ngenerated/x\n```\n",
+    "book/index.md": "# Small\n\nA small book & its <pages>.\n\n```{toctree}\n../chapters/01_a\n../chapters/02_b\ngenerated/x\ngenerated/interview\n```\n",
     "book/generated/x.md": "# Made\n\nA page that a script writes.\n",
+    "book/generated/interview.md": "# Interview questions\n\nThey are on a page of their own.\n\n## Why b\n",
 }
 SKILLS = "You will be able to\n\n- add NAME;\n- take $\\sqrt 2$;\n- divide.\n"
 
 
 def build(folder: Path, repository: str, site: str, notebooks: str = "notebooks") -> Path:
     """Build a small book with the extension of the real one."""
-    (folder / "chapters").mkdir()
+    (folder / "chapters" / "deeper").mkdir(parents=True)
     (folder / "book" / "generated").mkdir(parents=True)
     (folder / "conf.py").write_text(CONFIG)
     for name, text in PAGES.items():
         (folder / name).write_text(text, encoding="utf-8")
-    for name in ("01_a", "02_b"):
-        text = f"# {name[1]}. Title {name[-1]}\n\n:::{{admonition}} 摘要\n:class: zh\n中文\n:::\n\n{SKILLS.replace('NAME', name)}\n\n## More\n\nText."
+    for name in ("01_a", "02_b", "deeper/01_c"):
+        text = f"# {Path(name).name[1]}. Title {name[-1]}\n\n:::{{admonition}} 摘要\n:class: zh\n中文\n:::\n\n{SKILLS.replace('NAME', name)}\n\n## More\n\nText."
+        if name == "01_a":
+            text += "\n\n```{toctree}\n:hidden:\ndeeper/01_c\n```\n"
+        if name == "deeper/01_c":
+            text += "\n\n## By hand\n\nThis stood in the chapter once.\n\n<span id='older-name'></span>\n".replace(
+                "'", '"'
+            )
         cells = [v4.new_markdown_cell(text), v4.new_code_cell("a = 1\n\nb = 2")]
         notebook = v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
         nbformat.write(notebook, folder / "chapters" / f"{name}.ipynb")
@@ -65,7 +72,11 @@ def build(folder: Path, repository: str, site: str, notebooks: str = "notebooks"
         "TESTED_TRANSFORMER_SITE": site,
         "TESTED_TRANSFORMER_NOTEBOOKS": notebooks,
         "PYTHONUTF8": "1",
+        "TESTED_TRANSFORMER_PLACES": str(folder / "anchors.txt"),
     }
+    (folder / "anchors.txt").write_text(
+        "".join(f"chapters/01_a#{n}\n" for n in ("by-hand", "more", "older-name", "why-b"))
+    )
     command = [sys.executable, "-m", "sphinx", "-q", "-W", str(folder), str(folder / "out")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -111,6 +122,28 @@ def test_without_addresses_nothing_points_to_one(bare):
     assert read(bare, "robots.txt") == "User-agent: *\nAllow: /\n"
     stored = nbformat.read(bare / "_sources/chapters/01_a.ipynb", as_version=4)
     assert stored.cells[0].cell_type == "markdown"
+
+
+@slow
+def test_a_deeper_page_and_its_chapter_lead_to_each_other(bare):
+    core, deeper = read(bare, "chapters/01_a.html"), read(bare, "chapters/deeper/01_c.html")
+    facts = [
+        re.search(r'<dl class="chapter-facts">.*?</dl>', p, re.DOTALL)[0] for p in (core, deeper)
+    ]
+    assert '<dt>Deeper</dt><dd><a href="deeper/01_c.html">1.&nbsp;Title c</a>' in facts[0]
+    assert '<dt>You need</dt><dd><a href="../01_a.html">1.&nbsp;Title a</a>' in facts[1]
+    assert 'href="../../_sources/chapters/deeper/01_c.ipynb" download="01_c.ipynb"' in facts[1]
+    assert "<dt>Next</dt>" not in facts[1]
+    assert '<dt>Next</dt><dd><a href="02_b.html">' in facts[0]
+
+
+@slow
+def test_a_place_that_moved_keeps_its_name(bare):
+    core = read(bare, "chapters/01_a.html")
+    assert '<span id="by-hand" data-moved="deeper/01_c.html#by-hand"></span>' in core
+    assert '<span id="why-b" data-moved="../book/generated/interview.html#why-b"></span>' in core
+    assert '<span id="older-name" data-moved="deeper/01_c.html#older-name"></span>' in core
+    assert 'id="more" data-moved' not in core  # it is still here
 
 
 @slow
@@ -173,7 +206,10 @@ def test_with_addresses_pages_say_where_they_are(known):
 def test_sitemap_lists_every_page_once(known):
     tree = ElementTree.fromstring(read(known, "sitemap.xml"))
     found = [place.text for place in tree.iter("{http://www.sitemaps.org/schemas/sitemap/0.9}loc")]
-    pages = ["book/generated/x", "book/index", "chapters/01_a", "chapters/02_b"]
+    pages = [
+        *("book/generated/interview", "book/generated/x", "book/index"),
+        *("chapters/01_a", "chapters/02_b", "chapters/deeper/01_c"),
+    ]
     assert sorted(found) == [f"{SITE}{name}.html" for name in pages]
     assert f"Sitemap: {SITE}sitemap.xml" in read(known, "robots.txt")
 
@@ -267,7 +303,7 @@ def test_reading_time_counts_words_and_lines():
 
 def test_every_chapter_says_what_it_needs():
     table = yaml.safe_load((ROOT / "book" / "chapters.yml").read_text(encoding="utf-8"))
-    there = [int(path.name[:2]) for path in chapter_paths()]
+    there = [int(path.name[:2]) for path in core_paths()]
     assert list(table) == there
     for chapter, facts in table.items():
         earlier = [need for need in facts["needs"] if isinstance(need, int)]

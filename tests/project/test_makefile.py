@@ -42,7 +42,9 @@ class Book:
             shutil.copy(ROOT / name, folder)
         shutil.copy(ROOT / "tools" / "chapters.py", folder / "tools")
         for path in chapter_paths():
-            (folder / "chapters" / path.name).touch()
+            place = folder / path.relative_to(ROOT)
+            place.parent.mkdir(exist_ok=True)
+            place.touch()
         for name in ("book", "dev"):
             (folder / ".venv" / f"{name}.stamp").touch()
         for path in folder.rglob("*"):

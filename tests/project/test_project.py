@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chapters import chapter_paths
+from chapters import chapter_paths, core_paths, number
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = chapter_paths()
@@ -129,19 +129,41 @@ def test_a_slow_machine_fails_no_property(seconds):
 
 def test_every_chapter_is_in_the_table_of_contents():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
-    listed = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    entries = [entry for part in toc["parts"] for entry in part["chapters"]]
+    listed = [each["file"] for entry in entries for each in (entry, *entry.get("sections", []))]
     assert CHAPTERS
-    assert [f"{f}.ipynb" for f in listed if f.startswith("chapters/")] == [
-        f"chapters/{p.name}" for p in CHAPTERS
+    assert [f"{f}.ipynb" for f in listed if f.startswith("chapters/")] == in_repository(CHAPTERS)
+
+
+def in_repository(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def test_a_deeper_page_stands_below_its_chapter():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    entries = [entry for part in toc["parts"] for entry in part["chapters"]]
+    assert [path for path in CHAPTERS if path.parent.name == "deeper"] == [
+        ROOT / f"{page['file']}.ipynb" for entry in entries for page in entry.get("sections", [])
     ]
+    for entry in entries:
+        for page in entry.get("sections", []):
+            assert re.fullmatch(r"chapters/deeper/\d\d_\w+", page["file"])
+            assert number(Path(page["file"])) == number(Path(entry["file"]))
+
+
+def test_each_number_has_one_core():
+    numbers = [number(path) for path in core_paths()]
+    assert numbers == sorted(set(numbers))
+    assert {number(path) for path in CHAPTERS} == set(numbers)
 
 
 def test_no_chapter_in_git_is_forgotten():
-    assert in_git("chapters/*.ipynb") == [f"chapters/{path.name}" for path in CHAPTERS]
+    assert sorted(in_git("chapters/*.ipynb")) == sorted(in_repository(CHAPTERS))
 
 
 def test_git_ignores_what_jupyterlab_makes_beside_the_chapters():
     made = ["Untitled.ipynb", "Untitled1.ipynb", "01_self_attention-Copy1.ipynb", "Untitled Folder"]
+    made += ["deeper/Untitled.ipynb", "deeper/01_cost-Copy1.ipynb"]
     command = ["git", "check-ignore", *(f"chapters/{name}" for name in made)]
     in_git()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -40,6 +40,8 @@ def test_a_record_says_what_it_is_and_when_it_was_made(path):
 def test_no_row_stands_twice(name):
     rows = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text("utf-8"))["rows"]
     keys = (
+        "family",
+        "wrong",
         "task",
         "model",
         "segmentation",

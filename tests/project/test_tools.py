@@ -80,6 +80,29 @@ def test_chapters_by_number_and_by_name(small_book, names, wanted):
     assert [path.stem for path in paths] == wanted
 
 
+def test_a_deeper_page_is_found_with_its_chapter(small_book):
+    below = CONTENTS.replace(
+        "chapters/01_a\n",
+        "chapters/01_a\n        sections:\n          - file: chapters/deeper/01_c\n",
+    )
+    (small_book / "_toc.yml").write_text(below, encoding="utf-8")
+    (small_book / "chapters" / "deeper").mkdir()
+    for name in ("01_c", "01_mine"):
+        (small_book / "chapters" / "deeper" / f"{name}.ipynb").write_text("{}", encoding="utf-8")
+    paths = chapters.chapter_paths(small_book)
+    assert [path.stem for path in paths] == ["00_hello", "01_a", "01_c", "02_b", "04_masks"]
+    assert [path.stem for path in chapters.core_paths(small_book)] == [
+        "00_hello", "01_a", "02_b", "04_masks",
+    ]  # fmt: skip
+    assert [path.stem for path in chapters.chosen(["1"], paths)] == ["01_a", "01_c"]
+    assert chapters.chosen(["deeper/01_c.ipynb"], paths) == [
+        small_book / "chapters/deeper/01_c.ipynb"
+    ]
+    assert "01_mine.ipynb" in [path.name for path in chapters.left_out(small_book)]
+    with pytest.raises(chapters.UnknownChapterError, match=r"Take a number \(0 to 2, 4\)"):
+        chapters.chosen(["3"], paths)
+
+
 @pytest.mark.parametrize("name", ["3", "99", "nothing", "my01", "01_a-Copy1"])
 def test_what_is_no_chapter(small_book, name):
     with pytest.raises(chapters.UnknownChapterError) as error:
@@ -279,6 +302,16 @@ def test_interview_questions_move_with_their_links(tmp_path):
     assert (
         f"[c]({chapters}/03_scaling.ipynb#x) [d](../glossary.md) [e](https://example.org/a)" in page
     )
+
+
+def test_interview_questions_of_a_file_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "QUESTIONS", tmp_path)
+    (tmp_path / "04_masks.md").write_text("### Why?\n\n[a](#x) [b](deeper/04_more.ipynb#y)\n")
+    cells = [v4.new_markdown_cell("## X"), v4.new_markdown_cell("text")]
+    page = generate.interview([chapter(tmp_path, *cells)])
+    chapters = "../../chapters"
+    assert "### Why?" in page
+    assert f"[a]({chapters}/04_masks.ipynb#x) [b]({chapters}/deeper/04_more.ipynb#y)" in page
 
 
 # -------------------------------------------------------------------------------------- make_venv

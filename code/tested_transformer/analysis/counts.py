@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..bounds import NonNegativeInt
-from ..errors import argument_error
+from ..bounds import NonNegativeInt, check_known
 from ..layers.multi_head import MultiHeadAttention
 from ..models.transformer import Transformer, TransformerConfig
 from ..shapes import checked
@@ -236,10 +235,7 @@ def count_activations(
     Source: Korthikanti et al. 2023, section 4, in the same spirit for half precision.
     """
     s, l = source_length, target_length  # noqa: E741
-    for name, known in (("positions", ("sinusoidal", "none")), ("norm", ("layer",))):
-        if getattr(config, name) not in known:
-            came = repr(getattr(config, name))
-            raise argument_error(ValueError, f"config.{name}", came, " or ".join(known))
+    check_known("config", config, {"positions": ("sinusoidal", "none"), "norm": ("layer",)})
     width, heads = config.d_model, config.num_heads
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     wide = {"relu": 1, "swiglu": 4}.get(config.activation, 2) * config.d_ff

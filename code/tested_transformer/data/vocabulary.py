@@ -76,11 +76,11 @@ class Vocabulary:
         numbers = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         if EOS in numbers:
             numbers = numbers[: numbers.index(EOS)]
-        for number in numbers:
-            if not 0 <= number < len(self.words):
-                raise argument_error(
-                    ValueError, "ids", number, f"numbers from 0 to {len(self) - 1}"
-                )
+        unknown = [number for number in numbers if not 0 <= number < len(self)]
+        if unknown:
+            raise argument_error(
+                ValueError, "ids", unknown[0], f"numbers from 0 to {len(self) - 1}"
+            )
         return [self.words[number] for number in numbers if number not in (PAD, BOS)]
 
 

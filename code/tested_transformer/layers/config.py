@@ -48,7 +48,5 @@ class BlockConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.positions == "learned" and self.max_length is None:
-            raise argument_error(
-                TypeError, "max_length", "NoneType", "an int, for learned positions"
-            )
+            raise argument_error(TypeError, "max_length", None, "an int, for learned positions")
         object.__setattr__(self, "d_ff", 4 * self.d_model if self.d_ff is None else self.d_ff)

@@ -214,9 +214,7 @@ class BatchNorm(nn.Module):
     def _track(self, x: Tensor) -> None:
         count = x.numel() // x.shape[-1]
         if count < 2:
-            raise argument_error(
-                ValueError, "x", f"{count} tokens", "at least 2 tokens while training"
-            )
+            raise argument_error(ValueError, "x", f"{count} tokens", "at least 2 while training")
         mean, variance = batch_statistics(x.to(torch.promote_types(x.dtype, torch.float32)))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         unbiased = variance * (count / (count - 1))

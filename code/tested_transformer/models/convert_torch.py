@@ -100,10 +100,15 @@ def copy_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 # --- The Transformer ------------------------------------------------------------------------------
 
+ALIKE = Where(
+    "stacks that both have a final norm, or neither",
+    lambda stacks: (stacks.encoder.norm is None) == (stacks.decoder.norm is None),
+)
+
 
 @checked
 def transformer_from_torch(
-    theirs: nn.Transformer,
+    theirs: Annotated[nn.Transformer, ALIKE],
     *,
     embedding: nn.Embedding | tuple[nn.Embedding, nn.Embedding],
     generator: nn.Linear | None = None,
@@ -203,7 +208,7 @@ def _config(
         norm_placement="pre" if first.norm_first else "post",
         norm="layer",
         norm_eps=first.norm1.eps,
-        final_norm=_has_final_norm(theirs),
+        final_norm=theirs.encoder.norm is not None,
         tied_output=generator is None or generator.weight is tables[-1].weight,
         output_bias=generator is not None and generator.bias is not None,
         **{"pad_id": tables[0].padding_idx} | changes,
@@ -217,14 +222,6 @@ def _activation(function: Any) -> str:
             return name
     wanted = " or ".join(ACTIVATIONS)
     raise argument_error(ValueError, "theirs", f"the activation {function}", wanted)
-
-
-def _has_final_norm(theirs: nn.Transformer) -> bool:
-    """Whether the stacks end in a norm; raise if one does and the other does not."""
-    if (theirs.encoder.norm is None) != (theirs.decoder.norm is None):
-        wanted = "one in both, or in none"
-        raise argument_error(ValueError, "theirs", "a final norm in one stack", wanted)
-    return theirs.encoder.norm is not None
 
 
 def _torch_norm(config: Any) -> nn.LayerNorm | None:

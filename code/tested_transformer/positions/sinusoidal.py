@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import PositiveFloat, PositiveInt, Where
-from ..errors import argument_error
+from ..bounds import AtLeast, PositiveFloat, PositiveInt, Where
 from ..shapes import checked
 from .protocol import PositionScheme
 
@@ -20,6 +19,7 @@ Layout = Literal[LAYOUTS]
 FloatDtype = Annotated[
     torch.dtype, Where("a floating point dtype", lambda dtype: dtype.is_floating_point, TypeError)
 ]
+EVEN = Where("an even number: each sine needs its cosine", lambda size: size % 2 == 0)
 
 # --- Sinusoids ------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def frequencies(d_model: PositiveInt, base: float = 10000.0) -> Float[Tensor, " 
 @checked
 def shift_matrix(
     offset: int,
-    d_model: PositiveInt,
+    d_model: Annotated[int, AtLeast(1), EVEN],
     *,
     base: PositiveFloat = 10000.0,
     layout: Layout = "interleaved",
@@ -88,10 +88,6 @@ def shift_matrix(
     Source: Vaswani et al. 2017, section 3.5, the sentence about a fixed offset k.
     """
     angles = offset * frequencies(d_model, base)
-    if d_model % 2:
-        raise argument_error(
-            ValueError, "d_model", d_model, "an even number: each sine needs its cosine"
-        )
     halves = layout == "halves"
     sine = torch.arange(d_model // 2) * (1 if halves else 2)  # the columns of the sines
     cosine = sine + (d_model // 2 if halves else 1)

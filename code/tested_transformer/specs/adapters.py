@@ -12,7 +12,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class Model:
     window: int | None = None
     pad_id: int | None = None
     filler = 0
-    without_gradient: Mapping[str, str] = {}
+    without_gradient: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, module: Any, vocab_size: int) -> None:
         self.module, self.vocab_size = module, vocab_size
@@ -53,36 +54,36 @@ class Model:
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """ids (B, L) -> (B, L, V), or any features of each token. Without a cache."""
+        """ids (B, L) -> (B, L, V), or any features of each token; mask (B, L), True for real tokens."""
         raise NotImplementedError
 
     def new_cache(self) -> Any:
         """An empty cache."""
-        raise NotApplicable("the model has no cache")
+        raise NotApplicable("the adapter defines no `new_cache` and `step`")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The logits of the next chunk, and the cache with it; the mask is for all tokens so far."""
-        raise NotApplicable("the model has no cache")
+        raise NotApplicable("the adapter defines no `step`")
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
-        """The cache whose row i is what row rows[i] was."""
-        raise NotApplicable("its cache cannot be reordered")
+        """The cache whose text i is what text rows[i] was; rows (B)."""
+        raise NotApplicable("the adapter defines no `reorder`")
 
     def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
-        """The new tokens, greedily, (B, N)."""
-        raise NotApplicable("the model does not generate")
+        """The new tokens alone, greedily, (B, N); after `eos`, padding."""
+        raise NotApplicable("the adapter defines no `generate`")
 
     def packed(self, texts: Sequence[Tensor]) -> Tensor:
         """The logits of texts (1, L_i) that stand one after the other in one row: (1, sum of L_i, V)."""
-        raise NotApplicable("it packs no texts into one row")
+        raise NotApplicable("the adapter defines no `packed`")
 
     def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
         """The logits of ids after a source (B, S) whose mask is True for real tokens."""
-        raise NotApplicable("it reads no source")
+        raise NotApplicable("the adapter defines no `from_source`")
 
     def checkpointed(self) -> Model:
         """A copy that recomputes activations in the backward pass, in training mode."""
-        raise NotApplicable("it checkpoints no gradients")
+        raise NotApplicable("the adapter defines no `checkpointed`")
 
     def variants(self) -> Iterator[tuple[str, Model]]:
         """The same model computed in other ways: other kernels."""
@@ -237,7 +238,7 @@ class OwnTransformer(Model):
 class HuggingFace(Model):
     """A PreTrainedModel of transformers: causal, masked or encoder-decoder."""
 
-    without_gradient = {
+    without_gradient: ClassVar[dict[str, str]] = {
         ".indexer.": "which keys to read is learned by a loss of its own",
         "_global.": "no token has global attention here",
     }
@@ -250,7 +251,8 @@ class HuggingFace(Model):
         window = getattr(config, "sliding_window", None)
         self.filler = module.config.pad_token_id or 0
         self.window = window if getattr(config, "use_sliding_window", True) else None
-        self.max_length = min(64, getattr(config, "max_position_embeddings", None) or 64)
+        longest = getattr(config, "max_position_embeddings", None) or 64
+        self.max_length = min(64, longest) if longest > 0 else 64  # -1: without end
         parameters = inspect.signature(module.forward).parameters
         self.names = set(parameters)
         self.cache_name = next(
@@ -266,6 +268,17 @@ class HuggingFace(Model):
     def takes_positions(self) -> bool:
         """By `position_ids`."""
         return "position_ids" in self.names
+
+    @cached_property
+    @torch.no_grad()
+    def first_position(self) -> int:
+        """The id of the first position: RoBERTa counts from after padding's, Nystromformer from 2."""
+        ids = (self.filler + torch.arange(1, 4))[None] % self.vocab_size
+        wanted = self.logits(ids)
+        for first in (0, self.filler + 1, 2):
+            if torch.equal(self.logits(ids, position_ids=first + torch.arange(3)[None]), wanted):
+                return first
+        return 0
 
     def _answer(self, ids: Tensor, mask: Tensor | None, **options: Any) -> Any:
         if self.is_seq2seq:
@@ -285,7 +298,7 @@ class HuggingFace(Model):
         if position_ids is not None:
             options["position_ids"] = position_ids
         elif mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)
+            options["position_ids"] = _counted(mask) + self.first_position
         answer = self._answer(ids, mask, **options)
         return getattr(answer, "logits", answer[0])
 
@@ -295,14 +308,19 @@ class HuggingFace(Model):
             raise NotApplicable("the model has no cache")
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """What the model returns as its cache is handed on; a recurrent state has dropped the padding."""
+        """What the model returns as its cache is handed on; a recurrent state wants the chunk's mask."""
         options = {"use_cache": True, self.cache_name: cache}
-        if self.cache_name != "past_key_values" and cache is not None:
-            mask = None  # as its own `generate` does
+        if self.cache_name != "past_key_values" and mask is not None:
+            mask = mask[:, -ids.shape[1] :]
         if mask is not None and self.takes_positions:
-            options["position_ids"] = _counted(mask)[:, -ids.shape[1] :]
+            options["position_ids"] = self.first_position + _counted(mask)[:, -ids.shape[1] :]
         answer = self._answer(ids, mask, **options)
-        return answer.logits, getattr(answer, self.cache_name)
+        cache = getattr(answer, self.cache_name, cache)
+        if cache is None:  # its forward makes none, its `generate` does
+            from transformers import DynamicCache
+
+            return self.step(ids, DynamicCache(config=self.module.config), mask)
+        return answer.logits, cache
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
         """By the cache's own method."""

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from .adapters import Model, NotApplicable, adapted
 from .compare import brief
@@ -72,7 +74,11 @@ class Report:
             if each.outcome == "broken":
                 lines.append(f"    {NAMED[each.name].sentence} {NAMED[each.name].cure}")
         held = sum(each.outcome == "holds" for each in self.results)
-        lines.append(f"{held} of {len(self.results)} properties hold, {len(self.broken)} do not.")
+        asked = held + len(self.broken)
+        rest = len(self.results) - asked
+        lines.append(
+            f"{held} of {asked} properties hold" + (f", {rest} do not apply." if rest else ".")
+        )
         return "\n".join(lines)
 
 
@@ -124,7 +130,10 @@ class Subject:
         if not len(wrong):
             return None
         text, token = wrong[0].tolist()
-        return f"text {text}, token {token}: off by {brief(float(far[text, token]))}"
+        off = float(far[text, token])
+        if off != off:
+            return f"text {text}, token {token}: NaN, as from a query whose keys are all masked"
+        return f"text {text}, token {token}: off by {brief(off)}"
 
 
 @torch.no_grad()
@@ -137,10 +146,10 @@ def rounding_of(model: Model, ids: Tensor, dtype: torch.dtype, **options: Any) -
     if model.networks:
         wide = model.in_float64()
         try:
-            return rounding(lambda: formula(wide), dtype)[""]
+            return rounding(lambda: formula(wide), dtype, counts=True)[""]
         except Exception:  # it casts to a dtype of its own: then in that
             model = model.copied(lambda module: module.float())
-    return rounding(lambda: formula(model), dtype)[""]
+    return rounding(lambda: formula(model), dtype, counts=True)[""]
 
 
 def contract(
@@ -392,8 +401,9 @@ def mask_matters(subject: Subject) -> str | None:
     if subject.model.takes_positions:  # the same ones: what counts is the mask
         options["position_ids"] = torch.arange(subject.length).expand(2, -1)
     before = subject.model.logits(subject.ids, **options)
-    far = float((before[:, 1] - subject.model.logits(ids, mask, **options)[:, 1]).abs().max())
-    return None if far > subject.tolerance else "token 0 masked: token 1 stays the same"
+    after = subject.model.logits(ids, mask, **options)
+    far = float((before[:, 1] - after[:, 1]).abs().max())
+    return "token 0 masked: token 1 stays the same" if far <= subject.tolerance else None
 
 
 @torch.no_grad()
@@ -407,11 +417,8 @@ def positions_matter(subject: Subject) -> str | None:
         for ids in (forward, forward.flip(1))
     )
     far = float((before - after).abs().max())
-    return (
-        None
-        if far > subject.tolerance
-        else "positions counted backward: the last token stays the same"
-    )
+    unmoved = "positions counted backward: the last token stays the same"
+    return unmoved if far <= subject.tolerance else None
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -456,8 +463,24 @@ def evaluation_is_deterministic(subject: Subject) -> str | None:
 def training_differs_by_dropout_alone(subject: Subject) -> str | None:
     """train() without any dropout gives what eval() gives."""
     model = subject.model.copied(_train_without_dropout)
-    with torch.no_grad():
+    with torch.no_grad(), _NoDropout():
         return subject.differ(subject.logits(subject.ids), model.logits(subject.ids))
+
+
+class _NoDropout(TorchFunctionMode):
+    """What drops by a function, not by a module, drops nothing."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is functional.scaled_dot_product_attention:
+            if len(args) > 4:  # query, key, value, mask, dropout
+                return function(*args[:4], 0.0, *args[5:], **kwargs)
+            return function(*args, **kwargs | {"dropout_p": 0.0})
+        if "dropout" in getattr(function, "__name__", ""):
+            return args[0] if args else kwargs["input"]
+        return function(*args, **kwargs)
 
 
 def _train_without_dropout(module: nn.Module) -> None:
@@ -487,6 +510,7 @@ def checkpointing_changes_no_gradient(subject: Subject) -> str | None:
 
 
 def _gradients(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    torch.manual_seed(0)  # for dropout by a function; checkpointing draws what was drawn
     logits = model.logits(ids)
     (logits * probe(logits)).sum().backward()
     named = model.network.named_parameters()
@@ -634,7 +658,7 @@ PROPERTIES = (
     Property("evaluation is deterministic", "In eval() the same call gives the same logits.",
              "Something draws random numbers outside of training.", evaluation_is_deterministic),
     Property("training differs by dropout alone", "In train() with every dropout at 0 nothing changes.",
-             "A layer behaves otherwise in training: batch statistics, noise, a skipped branch.",
+             "A layer behaves otherwise in training: batch statistics, noise, a skipped branch, scaling.",
              training_differs_by_dropout_alone),
     Property("checkpointing changes no gradient",
              "Gradient checkpointing recomputes activations; gradients are the same.",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,41 +47,66 @@ class Shaken(TorchDispatchMode):
     """Every operation reads and returns numbers that are off by a STEP of themselves.
 
     Where the formula is in a wider dtype than the one in question, the step is as much smaller.
+    counts: whether whole numbers are counted by the formula, such as positions by a sum over a mask, and
+    stay as they are.
     """
 
-    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self, seed: int, dtype: torch.dtype = torch.float64, *, counts: bool = False
+    ) -> None:
         super().__init__()
-        self.random = torch.Generator().manual_seed(seed)
-        self.eps = torch.finfo(dtype).eps
-        self.signs, self.used = torch.empty(0), 0
+        self.seed, self.eps, self.counts = seed, torch.finfo(dtype).eps, counts
+        self.pools, self.factors, self.used = 0, torch.empty(0), 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         if is_view(function):  # no arithmetic
             return function(*args, **(kwargs or {}))
+        if function is LAYER_NORM:
+            return self._normalized(*args)
         moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
         return self.moved(function(*self.moved(args), **moved), _roundings(function, args))
 
     def moved(self, given: Any, times: float = 1.0) -> Any:
         """A tensor, or those in a list or a tuple, each of its numbers a step larger or smaller."""
         if isinstance(given, list | tuple):
-            return type(given)(self.moved(each, times) for each in given)
+            return type(given)([self.moved(each, times) for each in given])
         if not isinstance(given, Tensor) or not given.is_floating_point():
             return given
-        finest = min((torch.finfo(dtype).eps for dtype in _LEAST), default=self.eps)
-        step = STEP * times * min(1.0, finest / self.eps)
-        factors = 1 + step * self._signs(given.numel())
-        return given * factors.view(given.shape).to(given.dtype)
+        if _LEAST:
+            times *= min(1.0, min(torch.finfo(dtype).eps for dtype in _LEAST) / self.eps)
+        factors = self._factors(given.numel()).view(given.shape)
+        factors = factors if times == 1.0 else 1 + times * (factors - 1)
+        moved = given * (factors if given.dtype == torch.float64 else factors.to(given.dtype))
+        return torch.where(given == given.round(), given, moved) if self.counts else moved
 
-    def _signs(self, count: int) -> Tensor:
-        """The next random signs, of which many are drawn at once: that is much faster."""
+    def _normalized(self, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        """Layer norm in steps: its mean rounds, as no change of what the one operation reads shows."""
+        _shape, weight, bias, _eps = others
+        _, *statistics = LAYER_NORM(self.moved(x), *others)
+        mean, rstd = self.moved(statistics)
+        y = self.moved((self.moved(x) - mean) * rstd)
+        y = y if weight is None else self.moved(y * self.moved(weight))
+        return y if bias is None else self.moved(y + self.moved(bias)), mean, rstd
+
+    def _factors(self, count: int) -> Tensor:
+        """The next random factors, of which many are drawn at once: that is much faster."""
         start, self.used = self.used, self.used + count
-        if self.used > len(self.signs):
-            drawn = torch.empty(max(POOL, count), dtype=torch.float64)
-            self.signs = 2 * drawn.bernoulli_(generator=self.random) - 1
+        if self.used > self.factors.numel():
+            draw = _drawn if count <= POOL else _drawn.__wrapped__  # what is large is not kept
+            self.factors = draw(self.seed, self.pools, max(POOL, count))
+            self.pools += 1
             start, self.used = 0, count
-        return self.signs[start : self.used]
+        return self.factors[start : self.used]
+
+
+@lru_cache(maxsize=256)  # of some 100 kB: the same seeds shake every formula
+def _drawn(seed: int, pool: int, count: int) -> Tensor:
+    """Factors 1 + STEP or 1 - STEP, those of a seed's first pool, its second ..."""
+    random = torch.Generator().manual_seed(1000 * seed + pool)
+    signs = 2 * torch.empty(count, dtype=torch.float64).bernoulli_(generator=random) - 1
+    return 1 + STEP * signs
 
 
 @cache
@@ -90,6 +115,7 @@ def is_view(function: Any) -> bool:
     return any(out.alias_info for out in function._schema.returns)
 
 
+LAYER_NORM = torch.ops.aten.native_layer_norm.default
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
 
 
@@ -101,7 +127,7 @@ def _roundings(function: Any, args: tuple) -> float:
 
 
 def rounding(
-    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype
+    formula: Callable[..., Mapping[str, np.ndarray]], dtype: torch.dtype, *, counts: bool = False
 ) -> dict[str, float]:
     """What rounding in a dtype can do to each of the arrays that a formula returns.
 
@@ -111,7 +137,7 @@ def rounding(
     furthest = dict.fromkeys(exact, 0.0)
     few = any(0 < array.size < FEW for array in exact.values())
     for seed in range(MORE_DRAWS if few else DRAWS):
-        with Shaken(seed, dtype):
+        with Shaken(seed, dtype, counts=counts):
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf

@@ -81,6 +81,11 @@ def is_reseeded(before: Any, after: Any) -> bool:
     return True
 
 
+def reseed() -> None:
+    """Let torch's random numbers on the CPU begin anew."""
+    torch.default_generator.manual_seed(SEED)  # torch.manual_seed asks every kind of device
+
+
 @contextmanager
 def kept() -> Iterator[list[str]]:
     """Run something with a fixed random seed, without warnings, and put all settings back afterwards.
@@ -92,7 +97,7 @@ def kept() -> Iterator[list[str]]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
-        torch.default_generator.manual_seed(SEED)  # torch.manual_seed asks every kind of device
+        reseed()
         before = [setting.read() for setting in SETTINGS]
         _OPEN.append(changed)
         try:

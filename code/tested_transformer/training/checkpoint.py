@@ -195,13 +195,11 @@ def _read_model(place: Path, report: dict[str, Any]) -> tuple[Transformer, Vocab
 
 
 def _check_same(name: str, mine: dict, theirs: dict, place: Path) -> None:
-    theirs = json.loads(json.dumps(theirs))
-    mine = json.loads(json.dumps(mine))  # tuples become lists on the way
-    changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
-    if changed:
-        key = changed[0]
-        came = f"{key} = {theirs.get(key)!r}, here {mine.get(key)!r}"
-        raise CheckpointError(f"{place}: made with another {name}: {came}")
+    mine = json.loads(json.dumps(mine))  # as theirs was written: tuples become lists
+    for key in sorted(mine.keys() | theirs.keys()):
+        if mine.get(key) != theirs.get(key):
+            came = f"{key} = {theirs.get(key)!r}, here {mine.get(key)!r}"
+            raise CheckpointError(f"{place}: made with another {name}: {came}")
 
 
 def _put_back(

@@ -118,6 +118,8 @@ def flash(
     """
     if scale < 0:  # the kernels take the largest product for the largest score
         query, scale = -query, -scale
+    if scale == 0:  # and a masked product is -inf, which times 0 would be NaN
+        query, scale = 0.0 * query, 1.0
     if window is not None:  # wider than all places hides nothing, and may not fit into an int64
         window = min(window, query.shape[2] + key.shape[2])
     if mask is not None:

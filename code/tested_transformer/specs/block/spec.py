@@ -201,7 +201,9 @@ def _survivors(run: Run, case: Case) -> Problem | None:
 
 
 def _thunder(run: Run, case: Case) -> Problem | None:
-    return compare(_of_norms(case), run.value(case), 1e-4)
+    """What the reference's own sublayers do beside such an alpha is allowed, four times."""
+    (expected, far), wanted = run.expected(case), _of_norms(case)
+    return compare(wanted, run.value(case), far + 4 * largest(expected - wanted))
 
 
 def _one_way_out(case: Case) -> bool:
