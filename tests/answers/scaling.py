@@ -365,7 +365,7 @@ def backward_by_a_product(weights, gradient):
     return weights * (gradient - mean)
 
 
-@right("ch03.softmax_backward")
+@wrong("ch03.softmax_backward", "the Jacobian is formed")
 def backward_of_the_jacobian(weights, gradient):
     return (jacobian(weights) @ gradient.unsqueeze(-1)).squeeze(-1)
 

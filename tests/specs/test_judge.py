@@ -557,6 +557,11 @@ SET_BY_A_CALL = {
     "torch's default device": lambda: torch.set_default_device("meta"),
     "torch's number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "torch's deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "autocast for the CPU": lambda: torch.set_autocast_enabled("cpu", True),
+    "the precision of float32 matmuls": lambda: torch.set_float32_matmul_precision("medium"),
+    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "flushing of denormal numbers": lambda: torch.set_flush_denormal(True),
+    "NumPy's handling of errors": lambda: np.seterr(under="raise"),
     "torch's random seed": lambda: torch.manual_seed(0),
     "Python's recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
 }
@@ -582,6 +587,37 @@ def test_a_setting_that_a_call_changes_is_named_and_put_back(words):
     assert judge(NARROW, right).passed
 
 
+@pytest.mark.parametrize(("whose", "seed"), [("NumPy", np.random.seed), ("Python", random.seed)])
+def test_a_seed_that_a_call_sets_is_named(whose, seed):
+    def careless(query, key, value):
+        seed(0)
+        return right(query, key, value)
+
+    verdict = judge(NARROW, careless)
+    assert verdict.problem.got == f"{whose}'s random seed set by the call"
+
+
+def test_an_argument_that_must_not_ask_for_a_gradient():
+    def careless(query, key, value):
+        return right(query.requires_grad_() if query.is_leaf else query, key, value)
+
+    assert judge(NARROW, careless).problem.got == "`query` changed in place"
+
+
+def test_what_is_kept_by_the_tensor_is_noticed_too():
+    """A table of results that goes by the tensor: an optimizer changes its numbers in place."""
+    kept = {}
+
+    def careless(query, key, value):
+        if key.requires_grad:
+            return right(query, key, value)
+        if id(key) not in kept:
+            kept[id(key)] = key, key.clone()
+        return right(query, kept[id(key)][1], value)
+
+    assert judge(NARROW, careless).failed == "a call leaves nothing behind"
+
+
 def test_a_setting_is_put_back_after_an_exception_too():
     def careless(query, key, value):
         torch.set_grad_enabled(False)
@@ -595,7 +631,7 @@ def test_random_numbers_are_no_setting_and_everybodys_are_put_back():
     states = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
 
     def draws(query, key, value):
-        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+        torch.rand(3), np.random.rand(2000), random.randbytes(9000)  # noqa: NPY002
         return right(query, key, value)
 
     assert judge(NARROW, draws).passed
@@ -655,7 +691,7 @@ def test_a_drawn_case_that_fails_is_shown_as_small_as_it_can_be():
 def straight_through(query, key, value):
     """Right numbers, and the gradient of the values alone."""
     output = right(query, key, value)
-    return output.detach() + value.sum() - value.sum().detach()
+    return output.detach() + (value - value.detach()).sum()
 
 
 WRONG_GRADIENTS = {

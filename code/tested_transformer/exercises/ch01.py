@@ -44,6 +44,7 @@ def _weight_cases(rng: np.random.Generator) -> list[Case]:
         case("scores above 88 in float32", 6, 3, torch.float32, spread=20.0),
         case("scores above 11 in float16", 6, 3, torch.float16, spread=6.0),
         case("bfloat16", 4, 5, torch.bfloat16),
+        case("past 512 keys", 600, 2),
     ]
 
 
@@ -227,7 +228,7 @@ your choice. With x the identity matrix (token i is the one-hot vector of positi
 but the last must give its right neighbor a weight above 0.99.""",
     required=("length",),
     reference=_right,
-    cases=lambda rng: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16)],
+    cases=lambda rng: [Case(f"{n} tokens", {"length": n}) for n in (2, 3, 5, 8, 16, 40)],
     read=_looked_at,
     usual=(SHAPE,),
     checks=(

@@ -15,6 +15,7 @@ from ..specs.checks import any_batch, any_dtype, transposed, varied
 from ..specs.compare import Problem, compare
 from ..specs.draw import Draw
 from ..specs.mistakes import mistake, mistakes
+from ..specs.online_softmax.spec import Watched
 from ..specs.scaling.spec import SCALED_SCORES, SOFTMAX
 from ..specs.spec import EQUAL, UNTOUCHED, Case, Check, Run, Spec
 
@@ -81,7 +82,17 @@ def _backward_cases(rng: np.random.Generator) -> list[Case]:
         case("float32", 3, 6, dtype=torch.float32),
         case("no keys", 3, 0),
         case("one key", 3, 1),
+        case("bfloat16", 3, 6, dtype=torch.bfloat16),
+        case("float16", 2, 5, dtype=torch.float16),
     ]
+
+
+def _no_jacobian(run: Run, case: Case) -> Problem | None:
+    keys = case.arguments["weights"].shape[-1]
+    with Watched(lambda shape: shape.numel() >= keys**2) as watched:
+        run.answer(case.tensors())
+    wanted = f"no tensor of {keys} x {keys} numbers"
+    return Problem(wanted, f"shape {watched.found}") if watched.found else None
 
 
 def _nothing_in_sum(run: Run, case: Case) -> Problem | None:
@@ -138,6 +149,16 @@ def factor_p_forgotten(weights, gradient):
     return gradient - (weights * gradient).sum(-1, keepdim=True)
 
 
+@mistake(
+    "the Jacobian formed",
+    rejected_by="the Jacobian is never formed",
+    cause="diag(p) - p p^T is made, S x S numbers for each row, only to be multiplied.",
+)
+def jacobian_formed(weights, gradient):
+    jacobian = torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
+    return (jacobian @ gradient[..., None])[..., 0]
+
+
 SOFTMAX_BACKWARD = Spec(
     name="ch03.softmax_backward",
     statement="softmax_backward(weights, gradient): the gradient with respect to the scores, from the "
@@ -162,8 +183,16 @@ SOFTMAX_BACKWARD = Spec(
             "The gradients of a row of scores sum to 0: raising all of them changes no weight.",
             _nothing_in_sum,
         ),
+        Check(
+            "the Jacobian is never formed",
+            "S x S numbers for each row: p_j (g_j - sum p g) needs no more than S.",
+            _no_jacobian,
+            when=lambda case: case.label == "many keys",
+        ),
     ),
-    mutants=mistakes(only_p_times_1_minus_p, plain_mean_subtracted, factor_p_forgotten),
+    mutants=mistakes(
+        only_p_times_1_minus_p, plain_mean_subtracted, factor_p_forgotten, jacobian_formed
+    ),
     chapter=3,
     points=3,
 )

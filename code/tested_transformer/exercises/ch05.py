@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import torch
 
 from .. import reference
 from ..specs.cache.spec import CACHE
+<<<<<<< HEAD
+from ..specs.checks import as_expected, transposed, varied
+=======
 from ..specs.checks import as_expected, varied
+>>>>>>> main
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.multi_head.spec import MULTI_HEAD
@@ -58,10 +66,16 @@ def not_turned(x, num_heads):
 def _split_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [((1, 2, 4), 2), ((1, 3, 4), 1), ((2, 5, 6), 3), ((3, 4, 12), 4), ((2, 7, 6), 6)]
     label = "B {}, L {}, D {}, H {}"
+
+    def arguments() -> dict[str, Any]:
+        return {"x": rng.normal(size=(2, 3, 6)), "num_heads": 2}
+
     return [
-        Case(label.format(*shape, h), {"x": rng.normal(size=shape), "num_heads": h})
-        for shape, h in sizes
-    ]
+        *(Case(label.format(*shape, h), {"x": rng.normal(size=shape), "num_heads": h})
+          for shape, h in sizes),
+        Case("float32", arguments(), torch.float32),
+        Case("transposed tensors", transposed(arguments())),
+    ]  # fmt: skip
 
 
 def _own_tokens(run: Run, case: Case) -> Problem | None:
@@ -82,6 +96,7 @@ SPLIT_HEADS = Spec(
     "the numbers h d to (h + 1) d of every token",
     required=("x", "num_heads"),
     reference=_split_reference,
+    baseline=lambda x, num_heads: x.unflatten(-1, (num_heads, -1)).transpose(1, 2),
     cases=_split_cases,
     checks=(
         Check(
@@ -172,28 +187,46 @@ def columns_for_rows(heads, w_output):
 def _contribution_cases(rng: np.random.Generator) -> list[Case]:
     sizes = [(1, 2, 1, 1), (1, 2, 3, 2), (2, 3, 4, 2), (2, 1, 3, 5), (3, 4, 5, 3)]
     label = "B {}, H {}, L {}, d {}"
+
+    def arguments(size, width=None) -> dict[str, np.ndarray]:
+        joined = size[1] * size[3]
+        w_output = rng.normal(size=(joined, width or joined))
+        return {"heads": rng.normal(size=size), "w_output": w_output}
+
     return [
-        Case(label.format(*size), {
-            "heads": rng.normal(size=size),
-            "w_output": rng.normal(size=(size[1] * size[3], size[1] * size[3])),
-        })
-        for size in sizes
-    ]  # fmt: skip
+        *(Case(label.format(*size), arguments(size)) for size in sizes),
+        Case("a model narrower than its heads together", arguments((2, 3, 4, 2), 5)),
+        Case("float32", arguments((2, 3, 4, 2)), torch.float32),
+        Case("transposed tensors", transposed(arguments((2, 3, 4, 2)))),
+    ]
 
 
 def _sum_is_output(run: Run, case: Case) -> Problem | None:
     a = case.arrays()  # in the reference's dtype, where what follows does not round
     joined = a["heads"].transpose(0, 2, 1, 3).reshape(len(a["heads"]), a["heads"].shape[2], -1)
+<<<<<<< HEAD
+    output, slack = joined @ a["w_output"], a["heads"].shape[1] * run.expected(case)[1]
+    if case.dtype != torch.float64:  # the numbers that were given are rounded ones
+        output, slack = run.expected(case)[0].sum(1), 2 * slack
+    return compare(output, run.value(case).sum(1), slack, "the sum over the heads")
+=======
     wanted = joined @ a["w_output"]
     found = run.value(case).astype(wanted.dtype).sum(1)
     far = a["heads"].shape[1] * run.expected(case)[1]
     return compare(wanted, found, far, "the sum over the heads")
+>>>>>>> main
 
 
 def _silent(run: Run, case: Case) -> Problem | None:
     heads = case.arguments["heads"].copy()
     heads[:, 0] = 0
+<<<<<<< HEAD
+    return as_expected(
+        run, varied(case, "head 0 silent", heads=heads), "with head 0 silent, the contributions"
+    )
+=======
     return as_expected(run, varied(case, "silent", heads=heads), "with head 0 silent, the answer")
+>>>>>>> main
 
 
 CONTRIBUTIONS = Spec(
@@ -202,7 +235,11 @@ CONTRIBUTIONS = Spec(
     "w_output (H d, D) -> (B, H, L, D)",
     required=("heads", "w_output"),
     reference=_contributions_reference,
+<<<<<<< HEAD
+    baseline=lambda heads, w_output: heads @ w_output.unflatten(0, (heads.shape[1], -1)),
+=======
     baseline=contributed,
+>>>>>>> main
     cases=_contribution_cases,
     checks=(
         Check(
@@ -277,7 +314,8 @@ def _form_cases(rng: np.random.Generator) -> list[Case]:
         matrices = {n: rng.normal(size=(width, width)) for n in ("w_query", "w_key")}
         return Case(f"D {width}, H {heads}", {**matrices, "num_heads": heads})
 
-    return [case(2, 2), case(4, 2), case(3, 1), case(6, 3), case(12, 4)]
+    return [case(2, 2), case(4, 2), case(3, 1), case(6, 3), case(12, 4),
+            replace(case(6, 2), label="float32", dtype=torch.float32)]  # fmt: skip
 
 
 def _rank(run: Run, case: Case) -> Problem | None:
@@ -293,12 +331,16 @@ HEAD_FORMS = Spec(
     "scaled scores are x M x^T; w_query and w_key (D, D)",
     required=("w_query", "w_key", "num_heads"),
     reference=_head_forms_reference,
+    baseline=lambda w_query, w_key, num_heads: _head_forms(
+        w_query, w_key, num_heads, lambda d: d**-0.5
+    ),
     cases=_form_cases,
     checks=(
         Check(
             "a head has rank d",
             "A head sees d numbers of each query and key: its D x D matrix has at most rank d.",
             _rank,
+            when=lambda case: case.dtype == torch.float64,
         ),
     ),
     mutants=mistakes(forms_without_scale, forms_of_the_whole, one_form_for_all),

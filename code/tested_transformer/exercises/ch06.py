@@ -65,7 +65,7 @@ def _rows(num_queries, num_keys, max_distance):
 
 
 def _row_cases(rng: np.random.Generator) -> list[Case]:
-    sizes = [(2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 0), (2, 5, 2), (1, 6, 3), (7, 7, 9)]
+    sizes = [(2, 2, 1), (3, 3, 1), (4, 4, 2), (5, 5, 0), (2, 5, 2), (1, 6, 3), (7, 7, 9), (5, 2, 3)]
     names = ("num_queries", "num_keys", "max_distance")
     return [Case(f"L = {s[0]}, S = {s[1]}, K = {s[2]}", dict(zip(names, s, strict=True)))
             for s in sizes]  # fmt: skip

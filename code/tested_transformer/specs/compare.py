@@ -41,11 +41,14 @@ def as_array(answer: Any) -> np.ndarray:
 
 
 def same_argument(a: Any, b: Any) -> bool:
-    """Whether an argument is as it was: a tensor's shape, dtype and numbers, a list's or a dict's entries."""
+    """Whether an argument is as it was: a tensor's shape, dtype, numbers and whether it asks for a
+    gradient, a list's or a dict's entries."""
     if isinstance(a, list | dict | set):
         return a == b
     if not isinstance(a, Tensor):
         return True
+    if a.requires_grad != b.requires_grad:
+        return False
     return (
         a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
     )  # NaN stays NaN

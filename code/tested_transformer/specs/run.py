@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,12 +114,18 @@ class Run:
             )  # fmt: skip
 
     def after_another_call(self, case: Case, **others: Any) -> np.ndarray:
-        """The value that a candidate built once gives after a call with these other arguments."""
-        given = case.tensors()
+        """The value that a candidate built once gives after a call with these other arguments.
+
+        Those of the same sizes then stand in the case's own tensors for one more call: what is kept
+        may go by the tensor, whose numbers an optimizer or a buffer changes in place.
+        """
+        given, earlier = case.tensors(), case.tensors(**others)
         with kept():
             called = self.built(given)
             with suppress(Exception):  # these may be arguments that it may refuse
-                self._called(called, case.tensors(**others))
+                self._called(called, earlier)
+                with holding(given, earlier):
+                    self._called(called, given)
             answer = self._called(called, given)
         return as_array(self.spec.read(answer, given))
 
@@ -141,6 +147,19 @@ class Run:
             if type(stop) is not SystemExit:  # somebody else's: the grader's worker is asked to end
                 raise
             raise RuntimeError(f"it called sys.exit({stop.code!r})") from stop
+
+
+@contextmanager
+def holding(tensors: dict[str, Any], others: dict[str, Any]) -> Iterator[None]:
+    """Let tensors hold the numbers of others of the same shape for a while."""
+    own = {name: tensor.clone() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    with torch.no_grad():
+        for name, numbers in own.items():
+            if isinstance(others[name], Tensor) and others[name].shape == numbers.shape:
+                tensors[name].copy_(others[name])
+        yield
+        for name, numbers in own.items():
+            tensors[name].copy_(numbers)
 
 
 def float_names(given: Mapping[str, Any]) -> list[str]:

@@ -33,6 +33,23 @@ SETTINGS = (
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
+    Setting(
+        "autocast for the CPU",
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda enabled: torch.set_autocast_enabled("cpu", enabled),
+    ),
+    Setting(
+        "the precision of float32 matmuls",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+    ),
+    Setting("anomaly detection", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    Setting(
+        "flushing of denormal numbers",
+        lambda: sys.float_info.min / 2 == 0.0,
+        torch.set_flush_denormal,
+    ),
+    Setting("NumPy's handling of errors", np.geterr, lambda modes: np.seterr(**modes)),
     Setting("torch's random seed", torch.initial_seed, lambda seed: None),  # fork_rng restores it
     Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
 )
@@ -45,6 +62,23 @@ def note(words: str) -> None:
     """Say that the call under way changed a setting of another process: a student's, in a jail."""
     if _OPEN:
         _OPEN[-1].append(words)
+
+
+WORDS = 624  # of the state of a Mersenne Twister, which Python and NumPy use
+ENOUGH = 100  # times as many numbers: a function that draws more will not be told from one that sets a seed
+
+
+def is_reseeded(before: Any, after: Any) -> bool:
+    """Whether a generator's words are neither those from before nor what drawing makes of them."""
+    if np.array_equal(before, after):
+        return False
+    generator = np.random.RandomState()
+    generator.set_state(("MT19937", np.asarray(before, dtype=np.uint32), WORDS))
+    for _ in range(ENOUGH):
+        generator.bytes(4 * WORDS)
+        if np.array_equal(generator.get_state()[1], after):
+            return False
+    return True
 
 
 def reseed() -> None:
@@ -74,5 +108,11 @@ def kept() -> Iterator[list[str]]:
                 if setting.read() != value:
                     changed.append(setting.words)
                     setting.restore(value)
+            if random.getstate()[1][:WORDS] != python[1][:WORDS] and is_reseeded(
+                python[1][:WORDS], random.getstate()[1][:WORDS]
+            ):
+                changed.append("Python's random seed")
+            if is_reseeded(numpy[1], np.random.get_state()[1]):  # noqa: NPY002
+                changed.append("NumPy's random seed")
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002

@@ -69,6 +69,7 @@ def _look_up_cases(rng: np.random.Generator) -> list[Case]:
         case("a batch", (2,), 5, 3, 3.0),
         case("a batch of heads", (2, 3), 4, 7, 2.5),
         case("sharpness 0", (2,), 4, 3, 0.0),
+        given("labels that float32 cannot tell apart", [2**24, 2**24 + 1, 5], [2**24 + 1], 3.0),
         given("sharpness 5000", [3, 5, 8], [5, 1, 8, 3], 5000.0),
         case("float32", (3,), 6, 4, 2.0, torch.float32),
     ]
@@ -354,6 +355,7 @@ def _one_way_cases(rng: np.random.Generator) -> list[Case]:
         case("W_Q = W_K", 7, 3, like=lambda w: w),
         case("W_K = -2 W_Q", 6, 4, like=lambda w: -2 * w),
         case("large matrices", 8, 5, like=lambda w: 1000 * w[::-1]),
+        case("small matrices", 5, 3, like=lambda w: 1e-7 * w[::-1]),
     ]
 
 

@@ -62,8 +62,11 @@ def _window_cases(rng: np.random.Generator) -> list[Case]:
         case("a center beyond the end", 2, 5, centers=[60.0, -45.0], width=1.0),
         case("far beyond, a wide window", 2, 6, centers=[300.0, -250.0], width=6.0),
         case("a window wider than all", 2, 5, width=1000.0),
+        Case("scores in the thousands", {
+            "scores": 1000 * rng.normal(size=(3, 6)), "centers": np.array([1.0, 3.2, 4.0]), "width": 2.0
+        }),
         case("float32", 3, 8, dtype=torch.float32),
-    ]
+    ]  # fmt: skip
 
 
 def _window_slack(case: Case) -> float:

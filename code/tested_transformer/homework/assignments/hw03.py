@@ -112,6 +112,7 @@ def _count_cases(rng: np.random.Generator) -> list[Case]:
         case("two new tokens after four", 2, 6, 3),
         case("five queries, three keys", 5, 3, 2),
         case("no keys", 3, 0, 2),
+        case("no queries", 0, 4, 2),
         case("a chunk", int(rng.integers(3, 12)), keys, int(rng.integers(4, 16))),
         case("far more queries than keys", 2000 + keys, 300, 70),
         case("a cache too long for any table", 1000 + keys, 10**15, 700),
@@ -647,6 +648,7 @@ def _buffer_cases(rng: np.random.Generator) -> list[Case]:
         return shifted
 
     odd = [np.nan, np.inf, -np.inf, 1e30]
+    written_by_head = np.arange(5) < np.array([[3, 5, 2], [1, 4, 5]])[..., None, None]
     return [
         case("two slots, one written", [[[[1, 0]]]], 1, (2, 2)),
         case("a causal mask for all samples", chunk([4], 4, 3), 2, (4, 3), batch=2),
@@ -671,6 +673,7 @@ def _buffer_cases(rng: np.random.Generator) -> list[Case]:
             dtype=torch.float16,
         ),
         case("a mask for each head", rng.random((2, 3, 5, 7)) < 0.5, 3, (6, 4)),
+        case("slots that one head alone has left", written_by_head, 3, (3, 4), left=odd),
         far(FAR, 20000.0, torch.float64),
         far(FAR, 40.0, torch.float16),
     ]

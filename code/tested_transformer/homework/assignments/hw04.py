@@ -103,6 +103,7 @@ def _repack_cases(rng: np.random.Generator) -> list[Case]:
         case("two heads of width 3", 2, 3, 6),
         case("five heads", 5, 2, 7),
         case("a bias", 4, 3),
+        case("two axes behind the rows", 2, 3, 4, 2),
     ]
 
 
@@ -501,7 +502,9 @@ longest_for_all = partial(
 
 def _decode_cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, lengths, slots, num_heads, groups, d, width, leftovers=1.0) -> Case:
+    def case(
+        label, lengths, slots, num_heads, groups, d, width, leftovers=1.0, dtype=torch.float64
+    ) -> Case:
         batch = len(lengths)
         shapes = {
             "x": (batch, width),
@@ -517,7 +520,7 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
             for name in ("keys", "values"):
                 drawn[name][b, :, length:] *= leftovers
         every = {**drawn, "lengths": np.asarray(lengths), "num_heads": num_heads}
-        return Case(label, {name: every[name] for name in DECODE})
+        return Case(label, {name: every[name] for name in DECODE}, dtype)
 
     def far(label, shift) -> Case:
         """Small whole scores, which w_query's first row moves by `shift` up or down, head by head.
@@ -543,6 +546,7 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
         case("samples of three lengths", [3, 0, 1], 4, 2, 2, 3, 5, 30.0),
         case("a full buffer", [5, 2], 5, 6, 2, 2, 12, 30.0),
         case("six heads, three groups", rng.integers(1, 7, size=4), 7, 6, 3, 4, 10, 30.0),
+        case("float32", [2, 4], 5, 4, 2, 3, 7, dtype=torch.float32),
         far(FAR, 20000.0),
     ]
 

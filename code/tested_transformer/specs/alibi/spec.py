@@ -105,6 +105,8 @@ def _bias_cases(rng: np.random.Generator) -> list[Case]:
         case("beyond 2^24", [2**24 + 3], 2**24 + np.arange(4), 4),
         case("no keys", range(2), np.zeros(0, dtype=np.int64), 4),
         case("a batch of queries, the same keys", padded, np.tile(np.arange(5), (3, 1)), 12),
+        case("one query for a batch of keys", [4], padded, 6),
+        case("a batch of queries, one row of keys", padded, range(5), 4),
         case("int32", np.arange(3, dtype=np.int32), np.arange(3, dtype=np.int32), 8),
     ]  # fmt: skip
 

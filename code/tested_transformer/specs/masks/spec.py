@@ -13,7 +13,7 @@ from ... import reference
 from ..compare import Problem, compare
 from ..mistakes import mistakes_in
 from ..run import probe
-from ..spec import SHAPE, Case, Check, Run, Spec
+from ..spec import EQUAL, SHAPE, Case, Check, Run, Spec
 from . import mutants as mutants
 
 # --- masked_softmax -------------------------------------------------------------------------------
@@ -51,6 +51,8 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
     low.arguments["scores"][:] = -65000.0
     gone = case("an allowed score of -inf", (2, 4), np.array([[True, True, True, False]]))
     gone.arguments["scores"][:, 1] = -np.inf
+    broken = case("hidden scores of NaN and inf", (2, 5), random_mask(2, 5) & (np.arange(5) < 3))
+    broken.arguments["scores"][:, 3:] = np.nan, np.inf
     return [
         case("one row", (1, 3), np.array([[True, True, False]])),
         case("no mask", (2, 4)),
@@ -76,6 +78,8 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
         case("bfloat16, scores above 88", (2, 4), random_mask(2, 4), torch.bfloat16, shift=120.0),
         case("bfloat16", (2, 3, 6), random_mask(3, 6), torch.bfloat16),
         case("float16", (2, 3, 6), random_mask(3, 6, empty=0), torch.float16),
+        broken,
+        case("past 512 keys", (2, 600), random_mask(2, 600)),
     ]
 
 
@@ -91,6 +95,11 @@ def _has_empty(case: Case) -> bool:
 def _is_loud(case: Case) -> bool:
     scores = case.arguments["scores"]
     return bool(scores.max(initial=0.0) > 500)
+
+
+def _is_ordinary(case: Case) -> bool:
+    """No score is huge, and none is NaN."""
+    return not _is_loud(case) and not np.isnan(case.arguments["scores"]).any()
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:
@@ -140,7 +149,7 @@ def _right_gradient(run: Run, case: Case) -> Problem | None:
 MASKED_SOFTMAX = Spec(
     name="masked_softmax",
     statement="masked_softmax(scores, allowed): the softmax of each row over its allowed keys; "
-    "hidden keys weigh 0, and so does every key of a row that allows none. "
+    "hidden keys weigh 0, whatever their scores are, and so does every key of a row that allows none. "
     "scores (*batch, L, S), allowed boolean and broadcastable, or None -> (*batch, L, S)",
     required=("scores", "allowed"),
     reference=reference.masked_softmax,
@@ -152,19 +161,19 @@ MASKED_SOFTMAX = Spec(
             "A hidden key must have weight 0 exactly: its score becomes -inf before the softmax.",
             _hidden,
             needs=("allowed",),
-            when=lambda case: not _is_loud(case),
+            when=_is_ordinary,
         ),
         Check(
             "the allowed weights sum to 1",
             "The allowed keys share the whole: mask the scores before the softmax.",
             _sums,
-            when=lambda case: not _is_loud(case),
+            when=_is_ordinary,
         ),
         Check(
             "hidden keys do not drown the others",
             "A hidden score must not take part: neither in the sum nor in the maximum.",
             _sums,
-            when=_is_loud,
+            when=lambda case: _is_loud(case) and not np.isnan(case.arguments["scores"]).any(),
         ),
         Check(
             "an empty row is zero",
@@ -177,6 +186,12 @@ MASKED_SOFTMAX = Spec(
             "Clearing NaN after the softmax leaves NaN in the gradient: fill the row before it, too.",
             _empty_gradients,
             when=_has_empty,
+        ),
+        Check(
+            "a hidden score may be anything",
+            "A hidden score of NaN or inf is replaced, not added to or multiplied: both stay NaN.",
+            EQUAL.test,
+            when=lambda case: bool(np.isnan(case.arguments["scores"]).any()),
         ),
         Check(
             "the gradient is that of a softmax",
@@ -396,6 +411,7 @@ def _prefix_cases(rng: np.random.Generator) -> list[Case]:
         case("prefixes drawn at random", rng.integers(0, 8, size=4), 7),
         case("a prefix as long as the text", [3, 2], 3),
         case("one token", [0, 1], 1),
+        case("past 512 tokens", [513], 520),
     ]
 
 
@@ -452,6 +468,7 @@ def document_cases(rng: np.random.Generator) -> list[Case]:
         case("padding of -1", [[0, 0, 1, -1], [2, -1, -1, -1]]),
         case("ids that float32 cannot tell apart", [[2**24, 2**24 + 1, 2**24]]),
         case("ids that float64 cannot tell apart", [[2**53, 2**53 + 1, -(2**53)]]),
+        case("past 512 tokens", np.sort(rng.integers(0, 9, size=(1, 520)))),
     ]
 
 

@@ -167,6 +167,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("biases and a context", (2, 3, 6), 3, biases=True, context=(2, 4, 5)),
         case("in evaluation", (2, 4, 6), 2, evaluation=True),
         case("in evaluation, causal", (2, 4, 6), 2, evaluation=True, causal=True),
+        case("causal, past 64 tokens", (1, 70, 2), 2, causal=True),
     ]  # fmt: skip
 
 

@@ -181,8 +181,10 @@ def _drawn_rows(draw: Draw) -> Case:
 
 
 def _more_keys_than_a_tile(case: Case) -> Callable[[torch.Size], bool]:
-    keys = case.arguments["value"].shape[-2]
-    return lambda shape: keys in shape
+    """More numbers than `tile` keys have scores, or products of a weight and a value."""
+    *_, rows, _ = case.arguments["scores"].shape
+    _, width = case.arguments["value"].shape
+    return lambda shape: shape.numel() > rows * width * case.arguments["tile"]
 
 
 def _shifted(run: Run, case: Case) -> Problem | None:
@@ -284,7 +286,7 @@ ONLINE_CHECKS = (
 ONLINE_CHECKS += (
     Check(
         "at most `tile` keys at a time",
-        "The whole row is read in one operation: in chapter 15 it is too large to be there at once.",
+        "More keys than a tile holds are read in one operation: a row may be too long to be there at once.",
         _within(_more_keys_than_a_tile),
         when=lambda case: case.label == "many keys",
     ),
@@ -399,7 +401,7 @@ def _more_than_a_tile(case: Case) -> Callable[[torch.Size], bool]:
     tile, d = case.arguments["tile"], case.arguments["query"].shape[-1]
 
     def too_large(shape: torch.Size) -> bool:
-        return len(shape) > 1 and min(shape[-2:]) > d and shape[-2] * shape[-1] > tile**2
+        return len(shape) > 1 and min(shape[-2:]) > d and shape.numel() > tile**2
 
     return too_large
 

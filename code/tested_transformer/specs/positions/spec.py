@@ -69,6 +69,7 @@ def sinusoid_cases(rng: np.random.Generator) -> list[Case]:
         case("base 1 or less", rng.integers(0, 9, 3), 6, base=0.5),
         case("far away", rng.integers(100_000, 200_000, 5), 16),
         case("beyond 2^24", 2**24 + 1 + 2 * rng.integers(0, 99, 3), 8),
+        case("beyond 2^31", 2**40 + rng.integers(0, 99, 3), 8),
         case("int32", rng.integers(0, 9, 3).astype(np.int32), 6),
     ]
 
@@ -298,12 +299,22 @@ def _slow_segmented(num_segments=2, **given):
 
 def _segmented_cases(rng: np.random.Generator) -> list[Case]:
 
-    def case(label, shape, vocab, width, max_length, dtype=torch.float64, **fresh) -> Case:
+    def case(
+        label,
+        shape,
+        vocab,
+        width,
+        max_length,
+        dtype=torch.float64,
+        segments_of=2,
+        padded=-1,
+        **fresh,
+    ) -> Case:
         tokens = rng.integers(1, vocab, shape)
-        tokens[:, -1] = 0  # padding
-        segments = np.sort(rng.integers(0, 2, shape), axis=1)
-        segments[0, 0], segments[0, -1] = 0, 1
-        tables = [rng.normal(size=size) for size in ((vocab, width), (2, width))]
+        tokens[:, padded] = 0
+        segments = np.sort(rng.integers(0, segments_of, shape), axis=1)
+        segments[0, 0], segments[0, -1] = 0, segments_of - 1
+        tables = [rng.normal(size=size) for size in ((vocab, width), (segments_of, width))]
         tables += [rng.normal(size=(max_length, width)), 1 + rng.random(width), rng.random(width)]
         arguments = {"tokens": tokens, "segments": segments}
         return Case(label, arguments | dict(zip(PARAMETERS, tables, strict=True)) | fresh, dtype)
@@ -315,6 +326,8 @@ def _segmented_cases(rng: np.random.Generator) -> list[Case]:
         case("float32", (3, 6), 8, 7, 9, torch.float32),
         case("as long as the table", (1, 6), 8, 4, 6),
         case("a batch of words that repeat", (3, 7), 3, 4, 12),
+        case("three segments", (2, 6), 7, 4, 9, segments_of=3),
+        case("padding on the left", (2, 4), 6, 4, 5, padded=0),
         case("freshly made", (2, 3), 6, 4, 5, num_segments=2),
     ]
 
@@ -418,6 +431,7 @@ def _relative_cases(rng: np.random.Generator) -> list[Case]:
 
     mask = rng.random((2, 1, 4, 4)) < 0.6
     by_head, holes = rng.random((2, 3, 4, 4)) < 0.6, rng.random((5, 5)) < 0.6
+    words = np.arange(5) < np.array([3, 5])[:, None, None, None]
     holes[2] = False  # a query that may attend to nothing
     loud = case("large scores", (2,), (3, 5, 4, 2), 2)
     loud.arguments["query"][...] *= 1000.0
@@ -440,12 +454,15 @@ def _relative_cases(rng: np.random.Generator) -> list[Case]:
             mask=holes,
             causal=True,
         ),
+        case("padded keys", (2, 3), (4, 5, 2, 3), 1, mask=words),
+        case("no keys", (2,), (3, 0, 2, 3), 1),
         case("K = 0", (2,), (3, 4, 2, 3), 0),
         case("one of everything", (1,), (1, 1, 1, 1), 1),
         case("fewer keys than queries, causal", (2,), (5, 3, 2, 3), 2, causal=True),
         loud,
         lying,
         case("float32", (2, 2), (5, 5, 4, 3), 3, torch.float32),
+        case("bfloat16", (2,), (4, 4, 3, 2), 2, torch.bfloat16),
     ]
 
 

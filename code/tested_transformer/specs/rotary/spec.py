@@ -42,6 +42,9 @@ def _rotary_cases(rng: np.random.Generator) -> list[Case]:
         case("part of the head", (2, 2, 3, 10), [0, 1, 4], rotary_dim=4),
         case("part of the head, halves", (1, 2, 3, 10), [1, 2, 3], rotary_dim=6, layout="halves"),
         case("float32, far away", (1, 2, 4, 8), rng.integers(9000, 9999, 4), torch.float32),
+        case("float32, past 100,000", (1, 2, 3, 8), rng.integers(100_000, 131_072, 3), torch.float32),
+        case("before the start", (2, 1, 3, 4), [-3, -1, 2]),
+        case("part of an odd head", (1, 2, 3, 5), [0, 1, 4], rotary_dim=4),
         case("bfloat16, far away", (2, 2, 3, 8), rng.integers(8000, 8192, 3), torch.bfloat16),
         case("bfloat16", (2, 2, 3, 8), [0, 1, 2], torch.bfloat16, layout="halves"),
         case("float16, far away", (1, 2, 3, 8), rng.integers(2000, 4000, 3), torch.float16),
@@ -227,6 +230,8 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
         case("float32", (3, 1, 2), 2, 2, 6, torch.float32),
         case("one token", (1,), 1, 1, 2),
         case("more than 16 tokens", (12, 6), 1, 1, 4, torch.float32),
+        case("more than 64 tokens", (60, 1, 9), 1, 1, 2, torch.float32),
+        case("bfloat16", (3, 2), 2, 1, 4, torch.bfloat16),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -10,7 +12,7 @@ from ..checks import any_batch, transposed, varied
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..spec import Case, Check, Run, Spec, finite
+from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec, finite
 from . import mutants
 from .mutants import plain_jacobian, plain_scores, plain_softmax
 
@@ -49,6 +51,7 @@ def _softmax_cases(rng: np.random.Generator) -> list[Case]:
         case("a low temperature, large scores", 3, 4, spread=2000.0, temperature=0.25),
         case("a low temperature, float32", 3, 4, spread=90.0, temperature=0.5, dtype=torch.float32),
         case("a high temperature, float16", 3, 4, temperature=2.0, dtype=torch.float16),
+        case("a whole number for the temperature", 3, 4, temperature=2),
         case("float32", 3, 7, dtype=torch.float32),
         case("float32, large", 3, 7, spread=100.0, dtype=torch.float32),
         case("bfloat16", 3, 7, dtype=torch.bfloat16),
@@ -115,6 +118,12 @@ def _tempered(case: Case) -> bool:
     return case.arguments.get("temperature") is not None
 
 
+def _quotient_underflows(case: Case) -> bool:
+    """The derivative of powers / sum passes through weight / sum, about 1/S^2."""
+    keys = case.arguments["scores"].shape[-1]
+    return keys > 0 and keys**-2.0 < torch.finfo(case.dtype).tiny
+
+
 SOFTMAX_CHECKS = (
     Check(
         "no overflow",
@@ -149,6 +158,10 @@ SOFTMAX_CHECKS = (
 )
 
 
+SLOPED = replace(
+    GRADIENTS, when=lambda case: GRADIENTS.when(case) and not _quotient_underflows(case)
+)
+
 SOFTMAX = Spec(
     name="softmax",
     statement="softmax(scores, temperature=1.0): exp(s_i / temperature) over the sum of these; "
@@ -160,6 +173,7 @@ SOFTMAX = Spec(
     combine=_softmax_by_chance,
     num_drawn=8,
     checks=SOFTMAX_CHECKS,
+    last=(EQUAL, SLOPED, AGAIN),
     mutants=mistakes_in(mutants, of="softmax"),
     chapter=3,
 )
@@ -276,6 +290,7 @@ def _score_cases(rng: np.random.Generator) -> list[Case]:
         case("a scale of its own", (2, 3, 4), (2, 5), scale=0.3),
         case("a scale of 0", (2, 3, 4), (2, 5), scale=0.0),
         case("a negative scale", (2, 3, 4), (2, 5), scale=-0.5),
+        case("a whole number for the scale", (2, 3, 4), (2, 5), scale=2),
         case("a scale of its own, bfloat16", (3, 4), (5,), dtype=torch.bfloat16, scale=0.3),
         case("float32", (2, 3, 8), (2, 5), dtype=torch.float32),
         case("bfloat16", (2, 3, 8), (2, 5), dtype=torch.bfloat16),

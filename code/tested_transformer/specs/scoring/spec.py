@@ -276,17 +276,24 @@ query (*batch, L, d), weight (S, d) -> (*batch, L, S)""",
 
 
 def content_arguments(
-    query: tuple[int, ...], keys: int, zero: bool = False, at: float = 1.0
+    query: tuple[int, ...],
+    keys: int,
+    zero: str | None = None,
+    at: float = 1.0,
+    sharpness: float | None = None,
 ) -> Any:
-    """A maker of arguments: query (*batch, L, d), vectors of about the length `at`; the last key may be a
-    vector of zeros."""
+    """A maker of arguments: query (*batch, L, d), vectors of about the length `at`; the last key or the
+    first query may be a vector of zeros."""
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         key = at * rng.normal(size=(*query[:-2], keys, query[-1]))
-        if zero:
+        asked = at * rng.normal(size=query)
+        if zero == "key":
             key[..., -1:, :] = 0.0
-        sharpness = float(rng.uniform(2, 5))
-        return {"query": at * rng.normal(size=query), "key": key, "sharpness": sharpness}
+        if zero == "query":
+            asked[..., :1, :] = 0.0
+        given = float(rng.uniform(2, 5)) if sharpness is None else sharpness
+        return {"query": asked, "key": key, "sharpness": given}
 
     return make
 
@@ -299,13 +306,15 @@ def _directions(run: Run, case: Case) -> Problem | None:
     return unchanged(run.value(case), run.value(longer), slack, "a key is eight times as long")
 
 
-def _has_zero(case: Case) -> bool:
-    key = case.arguments["key"]
-    return bool(key.size) and not key[..., -1, :].any()
+def _has_zero(case: Case, *names: str) -> bool:
+    """Whether one of the keys, or of the queries, is a vector of zeros."""
+    vectors = [case.arguments[name] for name in names or ("key", "query")]
+    return any(bool(each.size) and not each.any(-1).all() for each in vectors)
 
 
 def _zero_vector(run: Run, case: Case) -> Problem | None:
-    got = run.value(case)[..., -1]
+    zero = {name: ~case.arguments[name].any(-1) for name in ("query", "key")}
+    got = run.value(case)[zero["query"][..., :, None] | zero["key"][..., None, :]]
     return compare(np.zeros_like(got), got, 0.0)
 
 
@@ -320,7 +329,7 @@ def _parallel(run: Run, case: Case) -> Problem | None:
     query, sharpness = case.arguments["query"], case.arguments["sharpness"]
     for times, name in ((3.0, "parallel keys"), (-2.0, "opposite keys")):
         along = varied(case, name, key=times * query)
-        own = np.diagonal(run.value(along), axis1=-2, axis2=-1)
+        own = np.diagonal(run.value(along), axis1=-2, axis2=-1)[query.any(-1)]
         wanted = np.full_like(own, np.sign(times) * sharpness)
         if problem := compare(wanted, own, run.expected(along)[1], f"the score of {name}"):
             return problem
@@ -337,7 +346,9 @@ zeros scores 0""",
     baseline=plain_content,
     cases=cases_of(
         ("two queries, three keys", content_arguments((2, 3), 3)),
-        ("a key of zeros", content_arguments((2, 4), 3, zero=True)),
+        ("a key of zeros", content_arguments((2, 4), 3, "key")),
+        ("a query of zeros", content_arguments((2, 3, 4), 3, "query")),
+        ("a sharpness below 1", content_arguments((2, 3), 3, sharpness=0.3)),
         ("one of everything", content_arguments((1, 1), 1)),
         ("no keys", content_arguments((2, 3), 0)),
         ("short vectors", content_arguments((2, 3), 3, at=1e-9)),
@@ -347,7 +358,11 @@ zeros scores 0""",
     ),
     combine=combined(
         lambda query, keys, draw: content_arguments(
-            query, keys, draw.one_of(False, True), draw.one_of(1.0, 1e3, 1e-9)
+            query,
+            keys,
+            draw.one_of(None, "key", "query"),
+            draw.one_of(1.0, 1e3, 1e-9),
+            draw.one_of(None, 0.5, 1, 40.0),
         )
     ),
     num_drawn=6,
@@ -388,7 +403,13 @@ zeros scores 0""",
 # --- Kernel regression ----------------------------------------------------------------------------
 
 
-def kernel_arguments(query: tuple[int, ...], keys: int, width: int = 1, at: float = 0.0) -> Any:
+def kernel_arguments(
+    query: tuple[int, ...],
+    keys: int,
+    width: int = 1,
+    at: float = 0.0,
+    bandwidth: float | None = None,
+) -> Any:
     """A maker of arguments: query (*batch, L, d), everything moved by `at`."""
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
@@ -396,8 +417,8 @@ def kernel_arguments(query: tuple[int, ...], keys: int, width: int = 1, at: floa
         places = [query, (*query[:-2], keys, query[-1])]
         moved = [np.round(16 * rng.normal(size=shape)) / 16 + at for shape in places]
         value = rng.normal(size=(*query[:-2], keys, width))
-        bandwidth = float(rng.uniform(0.3, 0.7))
-        return {"query": moved[0], "key": moved[1], "value": value, "bandwidth": bandwidth}
+        given = float(rng.uniform(0.3, 0.7)) if bandwidth is None else bandwidth
+        return {"query": moved[0], "key": moved[1], "value": value, "bandwidth": given}
 
     return make
 
@@ -416,6 +437,8 @@ def kernel_cases(rng: np.random.Generator) -> list[Case]:
         Case("float32", kernel_arguments((2, 3, 2), 4, 2)(rng), torch.float32),
         Case("far from all points", lonely),
         Case("far from all points, float32", lonely, torch.float32),
+        Case("a narrow kernel", kernel_arguments((2, 3, 2), 4, bandwidth=0.03)(rng)),
+        Case("a wide kernel", kernel_arguments((2, 3, 2), 4, bandwidth=20)(rng)),
         Case("far from zero, float32", kernel_arguments((3, 1), 5, at=4096.0)(rng), torch.float32),
     ]
 
@@ -511,13 +534,15 @@ query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, d
 # --- Local ----------------------------------------------------------------------------------------
 
 
-def local_arguments(shape: tuple[int, ...], half_width: int, gaussian: bool | None = None) -> Any:
+def local_arguments(
+    shape: tuple[int, ...], half_width: int, gaussian: bool | None = None, whole: bool = True
+) -> Any:
     """A maker of arguments: scores (*batch, L, S)."""
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         # Whole centers without the Gaussian (local-m), real ones with it (local-p).
         centers = rng.uniform(0, shape[-1], size=shape[:-1])
-        if gaussian is None:
+        if gaussian is None and whole:
             centers = np.minimum(np.floor(centers), shape[-1] - 1)
         scores = rng.normal(size=shape)
         return {
@@ -615,6 +640,8 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
         ("local-p, large scores", _spread_out(local_arguments((3, 9), 2, True))),
         ("local-m past the ends", _past_the_ends(local_arguments((4, 6), 1))),
         ("local-p past the ends", _past_the_ends(local_arguments((4, 6), 1, True))),
+        ("real centers without the Gaussian", local_arguments((3, 9), 2, whole=False)),
+        ("the Gaussian refused by name", local_arguments((2, 3, 9), 2, False)),
         ("one place", local_arguments((2, 1), 1)),
         ("wider than the sequence", local_arguments((2, 3), 5, True)),
         ("heads", local_arguments((2, 2, 3, 6), 2)),
@@ -634,20 +661,21 @@ scores (*batch, L, S), centers (*batch, L) -> (*batch, L, S)""",
             "the window shares the whole",
             "Without the Gaussian the weights in the window sum to 1: cut before the softmax.",
             _shares,
-            when=lambda case: case.arguments["gaussian"] is None,
+            when=lambda case: not case.arguments["gaussian"],
         ),
         Check(
             "the Gaussian takes its part",
             "The paper multiplies and leaves it at that: the weights sum to less than 1.",
             _not_shared,
             needs=("gaussian",),
+            when=lambda case: bool(case.arguments.get("gaussian", True)),
         ),
         Check(
             "the Gaussian follows the center",
             "A center is a real number: rounded, it would never learn.",
             _follows,
             needs=("gaussian",),
-            when=_moderate,
+            when=lambda case: bool(case.arguments.get("gaussian", True)) and _moderate(case),
         ),
     ),
     mutants=mistakes_in(mutants, of="local weights"),

@@ -102,6 +102,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("transposed in memory", (2, 3, 5), 4, 2, turned=True),
         case("in evaluation", (2, 4, 5), 3, 6, evaluation=True),
         case("freshly made", (3, 5), 4, 4, d_in=5, d_out=4),
+        case("past 128 tokens", (130, 2), 1, 2),
     ]
 
 
