@@ -10,11 +10,7 @@ import torch
 
 from .. import reference
 from ..specs.cache.spec import CACHE
-<<<<<<< HEAD
 from ..specs.checks import as_expected, transposed, varied
-=======
-from ..specs.checks import as_expected, varied
->>>>>>> main
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.multi_head.spec import MULTI_HEAD
@@ -204,29 +200,16 @@ def _contribution_cases(rng: np.random.Generator) -> list[Case]:
 def _sum_is_output(run: Run, case: Case) -> Problem | None:
     a = case.arrays()  # in the reference's dtype, where what follows does not round
     joined = a["heads"].transpose(0, 2, 1, 3).reshape(len(a["heads"]), a["heads"].shape[2], -1)
-<<<<<<< HEAD
-    output, slack = joined @ a["w_output"], a["heads"].shape[1] * run.expected(case)[1]
-    if case.dtype != torch.float64:  # the numbers that were given are rounded ones
-        output, slack = run.expected(case)[0].sum(1), 2 * slack
-    return compare(output, run.value(case).sum(1), slack, "the sum over the heads")
-=======
     wanted = joined @ a["w_output"]
     found = run.value(case).astype(wanted.dtype).sum(1)
     far = a["heads"].shape[1] * run.expected(case)[1]
     return compare(wanted, found, far, "the sum over the heads")
->>>>>>> main
 
 
 def _silent(run: Run, case: Case) -> Problem | None:
     heads = case.arguments["heads"].copy()
     heads[:, 0] = 0
-<<<<<<< HEAD
-    return as_expected(
-        run, varied(case, "head 0 silent", heads=heads), "with head 0 silent, the contributions"
-    )
-=======
     return as_expected(run, varied(case, "silent", heads=heads), "with head 0 silent, the answer")
->>>>>>> main
 
 
 CONTRIBUTIONS = Spec(
@@ -235,11 +218,7 @@ CONTRIBUTIONS = Spec(
     "w_output (H d, D) -> (B, H, L, D)",
     required=("heads", "w_output"),
     reference=_contributions_reference,
-<<<<<<< HEAD
-    baseline=lambda heads, w_output: heads @ w_output.unflatten(0, (heads.shape[1], -1)),
-=======
     baseline=contributed,
->>>>>>> main
     cases=_contribution_cases,
     checks=(
         Check(
