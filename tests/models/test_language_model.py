@@ -231,7 +231,7 @@ def test_what_has_no_place_is_refused():
         ({"window": 0}, ValueError, ["window", "at least 1"]),
         ({"window": 2.0}, TypeError, ["window", "float"]),
         ({"positions": "relative"}, ValueError, ["positions", "relative", '"rotary", "alibi"']),
-        ({"positions": "learned"}, TypeError, ["max_length", "NoneType"]),
+        ({"positions": "learned"}, TypeError, ["max_length", "got None"]),
         ({"pad_id": 9}, ValueError, ["pad_id", "below vocab_size = 9"]),
         ({"norm": "batch"}, ValueError, ["norm", '"layer" or "rms"']),
     ],

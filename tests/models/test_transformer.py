@@ -543,7 +543,7 @@ def test_it_compiles_into_one_graph():
         ),
         ({"positions": "rotary"}, ValueError, ["positions", "rotary", "sinusoidal"]),
         ({"position_layout": "thirds"}, ValueError, ["layout", "thirds", "halves"]),
-        ({"positions": "learned"}, TypeError, ["max_length", "NoneType"]),
+        ({"positions": "learned"}, TypeError, ["max_length", "got None"]),
         ({"positions": "learned", "max_length": 0}, ValueError, ["max_length", "at least 1"]),
         ({"bias": 0}, TypeError, ["bias", "int"]),
         ({"scale_embedding": 2.0}, TypeError, ["scale_embedding"]),
