@@ -325,6 +325,9 @@ TRIALS = {
     }),
     "training_step": Trial(SPECS["training_step"], take_step, {
         "no clipping": without("clip"),
+        "what is expected is what is read next": only(
+            lambda a: ((a["target"][:, 1:] == PAD) | (a["target"][:, 1:] == a["expected"][:, :-1])).all()
+        ),
         "one batch per step": one_batch_per_step,
     }),
     "generate": Trial(SPECS["greedy"], greedy, {

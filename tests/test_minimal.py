@@ -115,12 +115,13 @@ cross_entropy: a mean, no sum; 1 of 18 cases left out
 cross_entropy: a word at least; 2 of 17 cases left out
 """,
     "training_step": """\
-training_step: no clipping; 4 of 11 cases left out
+training_step: no clipping; 4 of 12 cases left out
     check: no step is longer than clip
     mistake: each batch clipped on its own
     mistake: each tensor clipped on its own
     mistake: each number clipped on its own
     mistake: clipped after the step
+training_step: what is expected is what is read next; 1 of 8 cases left out
 training_step: one batch per step; 0 of 7 cases left out
     check: however the words are cut
     mistake: accumulation not normalized
@@ -129,7 +130,7 @@ training_step: one batch per step; 0 of 7 cases left out
     mistake: gradients cleared inside the loop
 """,
     "generate": """\
-greedy: EOS is 2, padding is 0; 2 of 9 cases left out
+greedy: EOS is 2, padding is 0; 2 of 10 cases left out
 """,
     "Transformer.decode": """\
 decoding: translation only; 9 of 16 cases left out

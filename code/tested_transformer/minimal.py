@@ -13,13 +13,14 @@ PAD, BOS, EOS = 0, 1, 2  # token IDs: padding, beginning and end of a sequence
 
 def attention(query, key, value, mask=None):
     """Weighted sum of the values: softmax(query key^T / sqrt(d)) value, over the allowed keys."""
+    query, key = at_least_float32(query), at_least_float32(key)
     scores = query @ key.mT / math.sqrt(query.shape[-1])  # B H L S
-    weights = masked_softmax(at_least_float32(scores), mask)  # B H L S
+    weights = masked_softmax(scores, mask)  # B H L S
     return weights.to(value.dtype) @ value  # B H L d
 
 
 def at_least_float32(x):
-    """Half precision becomes float32: exponentials, squares and their sums need its range."""
+    """Half precision becomes float32: products can pass float16's range, sums need more digits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -46,7 +46,8 @@ class ByEinsum(ByLogSumExp):
     def weights(self, scores, allowed, mask):
         filled = torch.where(allowed, scores, -math.inf)
         top = filled.amax(-1, keepdim=True) if scores.shape[-1] else filled.sum(-1, keepdim=True)
-        exponentials = torch.where(allowed, (filled - top.clamp(min=-1e4).detach()).exp(), 0.0)
+        top = top.clamp(min=torch.finfo(top.dtype).min).detach()  # -inf less -inf is NaN
+        exponentials = torch.where(allowed, (filled - top).exp(), 0.0)
         total = exponentials.sum(-1, keepdim=True)
         return exponentials / total.masked_fill(total == 0, 1.0)
 

@@ -189,9 +189,9 @@ def _right(length: int) -> np.ndarray:
     return np.eye(length, k=1, dtype=bool)[:-1]
 
 
-def shift(length: int, by: int = 1, gain: float = 30.0) -> tuple[Tensor, Tensor]:
-    """Queries that ask for the position `by` steps to the right."""
-    return gain * torch.eye(length).roll(by, dims=1), torch.eye(length)
+def shift(length: int, by: int = 1, score: float = 20.0) -> tuple[Tensor, Tensor]:
+    """Queries that ask for the position `by` steps to the right, which gets this score."""
+    return score * length**0.5 * torch.eye(length).roll(by, dims=1), torch.eye(length)
 
 
 @mistake(

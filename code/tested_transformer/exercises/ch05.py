@@ -14,7 +14,7 @@ from ..specs.checks import as_expected, transposed, varied
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.multi_head.spec import MULTI_HEAD
-from ..specs.spec import Case, Check, Run, Spec
+from ..specs.spec import SHAPE, Case, Check, Run, Spec
 
 # --- Splitting ------------------------------------------------------------------------------------
 
@@ -231,6 +231,7 @@ CONTRIBUTIONS = Spec(
             "If a head is zero its contribution is zero, and those of the others stay.",
             _silent,
         ),
+        SHAPE,
     ),
     mutants=mistakes(equal_shares, every_hth_row, columns_for_rows),
     chapter=5,

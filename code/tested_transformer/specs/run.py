@@ -153,13 +153,22 @@ class Run:
 def holding(tensors: dict[str, Any], others: dict[str, Any]) -> Iterator[None]:
     """Let tensors hold the numbers of others of the same shape for a while."""
     own = {name: tensor.clone() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
-    with torch.no_grad():
-        for name, numbers in own.items():
-            if isinstance(others[name], Tensor) and others[name].shape == numbers.shape:
-                tensors[name].copy_(others[name])
+    fitting = {
+        name: others[name]
+        for name, numbers in own.items()
+        if isinstance(others[name], Tensor) and others[name].shape == numbers.shape
+    }
+    _write(tensors, fitting)
+    try:
         yield
-        for name, numbers in own.items():
-            tensors[name].copy_(numbers)
+    finally:
+        _write(tensors, own)
+
+
+@torch.no_grad()
+def _write(tensors: Mapping[str, Any], numbers: Mapping[str, Tensor]) -> None:
+    for name, given in numbers.items():
+        tensors[name].copy_(given)
 
 
 def float_names(given: Mapping[str, Any]) -> list[str]:

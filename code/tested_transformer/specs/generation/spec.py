@@ -953,7 +953,9 @@ def _beside(run: Run, case: Case) -> Problem | None:
     class Beside:
         def __init__(self, *given: Any) -> None:
             self.one, self.other = run.candidate(*given), run.candidate(*given)
-            self.reorder = self.one.reorder
+
+        def reorder(self, rows: Tensor) -> None:
+            self.one.reorder(rows)
 
         def feed(self, tokens: Tensor) -> Any:
             if len(tokens) == len(case.arguments["chunks"][0]):

@@ -255,7 +255,7 @@ class FrequenciesOfTheWholeHead(RotaryFormula):
 )
 class RotatesTheWholeHead(RotaryFormula):
     def size(self, d_head, rotary_dim):
-        return d_head
+        return d_head - d_head % 2
 
 
 # --- Decoding with a cache ------------------------------------------------------------------------
