@@ -92,7 +92,7 @@ def weights_without_the_scale(query, key):
 @mistake(
     "scaled by the number of keys",
     rejected_by="equals the reference",
-    cause="1/sqrt(S) with S keys, where d is the length of the query.",
+    cause="1/sqrt(S) with S keys, where d is the dimension of the query.",
 )
 def scaled_by_the_number_of_keys(query, key):
     return torch.softmax(key @ query * len(key) ** -0.5, dim=0)
@@ -285,7 +285,7 @@ def number_itself(number):
 @mistake(
     "units and tens exchanged",
     rejected_by="the same morphemes",
-    cause="A tens word is one piece: its digit can not move. The other two can.",
+    cause="A tens word is one piece: its digit cannot move. The other two can.",
 )
 def units_and_tens_exchanged(number):
     return number // 100 * 100 + number % 10 * 10 + number // 10 % 10
