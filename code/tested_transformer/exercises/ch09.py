@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ..specs.block.spec import EPS_TAKES
 from ..specs.checks import as_expected, largest, stays, varied
 from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
@@ -349,7 +350,7 @@ def layer_without_memory(x, memory, own, cross, think, norm):
 
 @mistake(
     "the first answer thrown away",
-    rejected_by="equals the reference",
+    rejected_by="what is there is kept",
     cause="The second sublayer takes the layer's input, not the first one's output.",
 )
 def layer_that_forgets(x, memory, own, cross, think, norm):
@@ -417,10 +418,10 @@ def _reads_memory(run: Run, case: Case) -> Problem | None:
 def _is_normalized(run: Run, case: Case) -> Problem | None:
     """Mean 0 and mean square 1, but for what the norm's eps takes."""
     expected, far = run.expected(case)
-    got, wanted = run.value(case), (expected**2).mean(axis=-1)
-    problem = compare(np.zeros(wanted.shape), got.mean(axis=-1), far, "means")
-    far *= far + 2 * largest(expected)
-    return problem or compare(wanted, (got**2).mean(axis=-1), far, "mean squares")
+    got, ones = run.value(case), np.ones(expected.shape[:-1])
+    problem = compare(0 * ones, got.mean(axis=-1), far, "means")
+    far = EPS_TAKES + far * (far + 2 * largest(expected))
+    return problem or compare(ones, (got**2).mean(axis=-1), far, "mean squares")
 
 
 def _keeps_past(run: Run, case: Case) -> Problem | None:

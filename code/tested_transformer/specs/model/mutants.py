@@ -268,7 +268,7 @@ class NoFinalNorm(ModelSteps):
 
 @mistake(
     "tied at the start only",
-    rejected_by="one table where the configuration says so",
+    rejected_by="TypeError",
     symptom="V x D parameters too many, and two tables that drift apart.",
     cause="The table's numbers are copied to the output layer. The parameter must be the same.",
 )
