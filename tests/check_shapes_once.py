@@ -4,10 +4,14 @@ import functools
 import inspect
 
 import jaxtyping
+from beartype import BeartypeConf, beartype
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import _decorator
 
 jaxtyped = _decorator.jaxtyped
+checked_types = beartype(
+    conf=BeartypeConf(is_pep484_tower=True)
+)  # a float may be an int, as Python has it
 
 
 def install() -> None:
@@ -28,7 +32,7 @@ def check_once(fn=None, *, typechecker):
         return jaxtyped(fn, typechecker=typechecker)
     if not fn.__annotations__ or made_at_every_call(fn):
         return fn
-    checked = typechecker(fn)
+    checked = checked_types(fn)
 
     @functools.wraps(fn)
     def in_one_context(*args, **kwargs):

@@ -48,7 +48,11 @@ def network(layer=FeedForward, d_model=6, d_ff=10, seed=0, **options):
 # ------------------------------------------------------------------------------------- the judge
 
 
-DROPOUT = ("dropout sleeps in evaluation", "dropout acts in training")
+DROPOUT = (
+    "dropout sleeps in evaluation",
+    "dropout acts in training",
+    "dropout scales what it keeps",
+)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

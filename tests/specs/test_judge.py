@@ -52,7 +52,7 @@ def test_numbers_are_rounded_whatever_their_kind(kind):
 def test_a_right_function_passes():
     verdict = judge(NARROW, right)
     assert verdict
-    assert str(verdict).startswith("✓ dot-product attention: right. 13 checks on 15 cases.")
+    assert str(verdict).startswith("✓ dot-product attention: right. 13 checks on 16 cases.")
     assert verdict.skipped == {}
 
 
