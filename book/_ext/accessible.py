@@ -33,6 +33,8 @@ REPAIRS = [
     ("keys beside the search button", r'<span class="search-button__kbd-shortcut">',
      '<span class="search-button__kbd-shortcut" aria-hidden="true">'),
     ("a fold is called what it says", r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    ("a fold of the contents has a name", r'<summary>(<span class="toctree-toggle")',
+     r'<summary aria-label="Deeper pages">\1'),
     ("the contents of the book are a place of the page", SIDEBAR,
      f'{SIDEBAR} role="region" aria-label="Book"'),
     ("the button of the first sidebar says what it shows", r'title="Toggle primary sidebar"',

@@ -15,6 +15,8 @@ from .compare import brief
 
 WIDEST = np.longdouble  # no wider than float64 on Apple silicon and on Windows
 
+__all__ = ["Case"]
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
