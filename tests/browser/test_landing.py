@@ -171,7 +171,7 @@ def test_without_scripts_it_stands_still_and_says_all(browser, address, look):
 def test_without_scripts_a_page_is_light_or_dark_as_the_reader_is(browser, address, scheme):
     context = browser.browser.new_context(java_script_enabled=False, color_scheme=scheme)
     page = context.new_page()
-    page.goto(f"{address}/chapters/01_self_attention.html", wait_until="load")
+    page.goto(f"{address}/chapters/02_scoring.html", wait_until="load")
     paper, code, ink = page.evaluate("""() => [
         getComputedStyle(document.body).backgroundColor,
         getComputedStyle(document.querySelector('.cell_input')).backgroundColor,
