@@ -141,15 +141,16 @@ globals().update({family: partial(make, family) for family in FAMILIES})  # targ
 def measure(family: str, limit: float) -> dict[str, Any]:
     """What the contract says of a family: property -> outcome and what was found."""
     from tested_transformer.reader.subprocesses import results_apart
-    from tested_transformer.specs.contract import PROPERTIES
+    from tested_transformer.specs.contract import PROPERTIES, Report
 
     start, names = time.monotonic(), [each.name for each in PROPERTIES]
-    results = results_apart(f"{__file__}:{family}", names, limit=limit)
-    found = {each.name: [each.outcome, each.what] for each in results}
-    kept = [name for name, (outcome, _) in found.items() if outcome in ("holds", "does not apply")]
-    seconds = round(time.monotonic() - start)
-    broken = [name for name in found if name not in kept]
-    return {"family": family, "broken": broken, "properties": found, "seconds": seconds}
+    report = Report(tuple(results_apart(f"{__file__}:{family}", names, limit=limit)))
+    return {
+        "family": family,
+        "broken": [each.name for each in report.broken],
+        "properties": {each.name: [each.outcome, each.what] for each in report.results},
+        "seconds": round(time.monotonic() - start),
+    }
 
 
 def main() -> None:
