@@ -18,6 +18,11 @@ WIDEST = np.longdouble  # no wider than float64 on Apple silicon and on Windows
 __all__ = ["Case"]
 
 
+def no_simpler() -> Iterable[Case]:
+    """What stands in a case that was written by hand: it has no simpler ones."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """One call: a label for people, the arguments as NumPy arrays or plain values, and a dtype.
@@ -29,7 +34,7 @@ class Case:
     label: str
     arguments: Mapping[str, Any]
     dtype: torch.dtype = torch.float64
-    simpler: Callable[[], Iterable[Case]] = tuple  # for one that was drawn: see draw.py
+    simpler: Callable[[], Iterable[Case]] = no_simpler  # for one that was drawn: see draw.py
 
     def tensors(self, **changes: Any) -> dict[str, Any]:
         """Fresh tensors for the candidate, with some arguments replaced."""

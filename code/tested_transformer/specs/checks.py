@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .case import Case
+from .case import Case, no_simpler
 from .compare import Problem, as_array, brief, compare, unchanged
 from .draw import Draw
 from .run import Run, float_names
@@ -33,7 +33,7 @@ def varied(case: Case, name: str, **changes: Any) -> Case:
     of it is computed once."""
     known = _VARIED.setdefault(case, {})
     if name not in known:
-        known[name] = replace(case, arguments={**case.arguments, **changes}, simpler=tuple)
+        known[name] = replace(case, arguments={**case.arguments, **changes}, simpler=no_simpler)
     return known[name]
 
 
