@@ -112,7 +112,6 @@ class Reader(nn.Module):
 READERS: dict[str, Callable[[], Reader]] = {
     "last state of 32": lambda: Reader(),
     "last state of 64": lambda: Reader(state=64),
-    "last state of 128": lambda: Reader(state=128),
     "dot": lambda: Reader(Dot()),
     "bilinear": lambda: Reader(Bilinear()),
     "additive": lambda: Reader(Additive()),
