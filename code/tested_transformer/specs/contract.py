@@ -384,7 +384,9 @@ def order_matters(subject: Subject) -> str | None:
     turned[0, :2] = ids[0, :2].flip(0)
     near = slice(0, min(4, subject.length))
     before, after = subject.logits(ids[:, near]), subject.logits(turned[:, near])
-    return _unmoved(subject, before[:, -1], after[:, -1], "tokens 0 and 1 exchanged: the last token")
+    return _unmoved(
+        subject, before[:, -1], after[:, -1], "tokens 0 and 1 exchanged: the last token"
+    )
 
 
 @torch.no_grad()
