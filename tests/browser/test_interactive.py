@@ -179,7 +179,9 @@ def test_masks_by_mouse(page, made):
     row.click()
     page.mouse.move(2, 2)  # a click holds the row
     assert (
-        page.locator(".tt-words").inner_text().startswith("zwanzig may attend to vier (0.00), und (0.92)")
+        page.locator(".tt-words")
+        .inner_text()
+        .startswith("zwanzig may attend to vier (0.00), und (0.92)")
     )
     page.locator(".tt-row").nth(4).dispatch_event("click")  # not every browser gives it the focus
     assert page.locator(".tt-words").inner_text().startswith("pad 1 may attend to vier")

@@ -107,7 +107,9 @@ def sentence(words: Sequence[str], i: int, may: list[bool], row: list[float]) ->
     """What a query may attend to, in words."""
     who = f"{called(words, i)} may attend to "
     seen = [f"{called(words, j)} ({row[j]:.2f})" for j in range(len(words)) if may[j]]
-    return who + (", ".join(seen) + "." if seen else "nothing: a fully masked row, all weights are 0.")
+    return who + (
+        ", ".join(seen) + "." if seen else "nothing: a fully masked row, all weights are 0."
+    )
 
 
 def called(words: Sequence[str], place: int) -> str:
