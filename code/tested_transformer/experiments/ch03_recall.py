@@ -7,8 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-__all__ = ["Recall", "recall_lists", "train_recall"]
-
 NUM_WORDS, NUM_PAIRS, D_MODEL = 40, 10, 64
 
 
