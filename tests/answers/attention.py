@@ -375,7 +375,7 @@ class WindowCausal(AttentionFormula):
         return super().allowed(scores, mask, causal, window, key_lengths)
 
 
-@wrong_formula("slopes of the key heads")
+@wrong_formula("slopes of the KV heads")
 class SlopesOfGroups(AttentionFormula):
     def __call__(self, query, key, value, *, alibi_slopes=None, **options):
         if alibi_slopes is not None and query.shape[1] != key.shape[1]:

@@ -57,7 +57,7 @@ def calls(draw, dtype=torch.float64):
     batch_kv = list(batch)
     if rank == 4:
         batch[1] = batch_kv[1] * (share := draw(st.integers(1, 3)))
-        hypothesis.event(f"{share} query heads a key head")
+        hypothesis.event(f"{share} query heads a KV head")
 
     def broadcast(flags):
         full = [*batch, length, keys]

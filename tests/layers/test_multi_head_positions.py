@@ -54,7 +54,7 @@ SCHEMES = {
 
 
 def layer_of(scheme, *, window=None, seed=0, **options):
-    """6 query heads and 2 key heads of 4 features for a D of 10: every size differs."""
+    """6 query heads and 2 KV heads of 4 features for a D of 10: every size differs."""
     torch.manual_seed(seed)
     options = {"num_kv_heads": 2, "d_head": 4, "positions": SCHEMES[scheme](), **options}
     return MultiHeadAttention(10, 6, window=window, **options).double().eval()

@@ -315,7 +315,7 @@ def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
     (tmp_path / "chapters.yml").write_text("1: {needs: [2]}\n")
     monkeypatch.setattr(chapter_facts, "HERE", tmp_path)
     env = type("Env", (), {"found_docs": {"chapters/01_a", "chapters/02_b"}})
-    with pytest.raises(ValueError, match=r"chapter 1 can not need \[2\]"):
+    with pytest.raises(ValueError, match=r"chapter 1 cannot need \[2\]"):
         chapter_facts.needed(env, "chapters/01_a")
     with pytest.raises(ValueError, match="does not say what chapter 2 needs"):
         chapter_facts.needed(env, "chapters/02_b")

@@ -415,7 +415,7 @@ MOVES = 16  # operands and results between an argument and its score: groups, pr
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_baseline_is_short(seed):
-    """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
+    """The tolerance of a case is a few units of rounding, in every dtype: it cannot hide a bug.
 
     Each of the MOVES is off by half an eps of the sum of absolute terms, and so is the log-sum-exp, which
     adds the logarithm of the number of keys; a weight changes by twice that of itself. Then come the

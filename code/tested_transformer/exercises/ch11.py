@@ -718,7 +718,7 @@ def _in_proportion(*names: str) -> Any:
 def _fewer_heads(run: Run, case: Case) -> Problem | None:
     count = case.arguments["num_kv_heads"]
     ratio = float(run.value(case)) / max(float(run.value(case, num_kv_heads=1)), 1.0)
-    wanted = f"{count} times the bytes of one key head"
+    wanted = f"{count} times the bytes of one KV head"
     return None if ratio == count else Problem(wanted, f"{ratio:.4g} times")
 
 
@@ -744,7 +744,7 @@ CACHE_BYTES = Spec(
         ),
         Check(
             "only heads of keys and values are kept",
-            "A query is asked once and forgotten: with one key head the cache is that much smaller.",
+            "A query is asked once and forgotten: with one KV head the cache is that much smaller.",
             _fewer_heads,
         ),
     ),

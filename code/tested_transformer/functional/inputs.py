@@ -129,7 +129,7 @@ def once_differentiable(backend: str, output: Tensor) -> Tensor:
     def first_only(_: object) -> None:
         if torch.is_grad_enabled():
             raise BackendError(
-                f'backend "{backend}": its gradient can not be differentiated again '
+                f'backend "{backend}": its gradient cannot be differentiated again '
                 '(create_graph=True); backend="plain" can'
             )
 

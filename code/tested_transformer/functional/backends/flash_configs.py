@@ -59,7 +59,7 @@ def rule(
 ) -> Config:
     """What fits, with no register spilled for 16 bits and sizes to 128, as `gpu-compile` checks.
 
-    Descriptors (TMA) save the registers that pointers take; packed documents can not use them.
+    Descriptors (TMA) save the registers that pointers take; packed documents cannot use them.
     """
     if dtype == torch.float32:
         tile = 64 if size <= 64 else 32 if size <= 128 else 16

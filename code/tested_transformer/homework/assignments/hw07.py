@@ -891,7 +891,7 @@ FEWEST_PADS = Spec(
         ),
         Check(
             "in any order",
-            "Which sentences share a batch is free, so the order in which they come can not matter.",
+            "Which sentences share a batch is free, so the order in which they come cannot matter.",
             _any_order,
         ),
     ),

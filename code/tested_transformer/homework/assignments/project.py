@@ -1445,10 +1445,10 @@ ASSIGNMENT = Assignment(
             "groups, with a reason; whether it came true does not count. 1: a table or bars of the three runs, "
             "which differ in one thing each, for each of the three groups, with steps and seeds. 1: without positions in the encoder "
             "the exact match over all pairs is compared with the ceiling, and not above it, and it is said why the "
-            "ceiling of the held-out pairs is higher and can not be reached: it knows the held-out answers, and "
+            "ceiling of the held-out pairs is higher and cannot be reached: it knows the held-out answers, and "
             "the other number of a bag is mostly not among them. 1: a picture of the "
             "cross-attention of one numeral, rows and columns labeled, and a sentence about it that the picture "
-            "supports. 1: honest about chance: one seed is enough, if it is said what it can not show, and no more claimed than they carry.",
+            "supports. 1: honest about chance: one seed is enough, if it is said what it cannot show, and no more claimed than they carry.",
         ),
         Written(
             "project-report",

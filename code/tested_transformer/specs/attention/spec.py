@@ -367,7 +367,7 @@ def options_of(case: Case) -> set[str]:
 
 
 def grouped(case: Case) -> bool:
-    """Does the case have fewer key heads than query heads?"""
+    """Does the case have fewer KV heads than query heads?"""
     return case.arguments["key"].shape[:-2] != case.arguments["query"].shape[:-2]
 
 
@@ -492,7 +492,7 @@ CHECKS = (
     ),
     Check(
         "grouped heads read their own group",
-        "Query heads 0 and 1 share key head 0, heads 2 and 3 share key head 1, and so on.",
+        "Query heads 0 and 1 share KV head 0, heads 2 and 3 share KV head 1, and so on.",
         _groups,
         when=lambda case: grouped(case) and not options_of(case),
     ),

@@ -145,7 +145,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a padded context", (3, 4, 6), 3, context=(3, 5, 6), mask=padding([5, 2, 4], 5)),
         case("a context of another width", (2, 4, 6), 2, context=(2, 3, 5)),
         case("grouped heads", (2, 3, 12), 6, kv=2),
-        case("one key head for all", (2, 4, 6), 3, kv=1),
+        case("one KV head for all", (2, 4, 6), 3, kv=1),
         case("float32", (2, 5, 8), 2, dtype=torch.float32, mask=padding([5, 2], 5)),
         case("bfloat16", (2, 4, 6), 3, dtype=torch.bfloat16, causal=True),
         case("freshly made", (2, 4, 6), 2, d_model=6),

@@ -114,7 +114,7 @@ def _int64(run: Run, case: Case) -> Problem | None:
 TEACHER_FORCING = Spec(
     name="teacher_forcing",
     statement="teacher_forcing(sentences) -> (target, expected), what the decoder reads and what it "
-    "should say, both (B, L), int64: B lists of word numbers, L the longest and one more; "
+    "should say, both (B, L), int64: B lists of token IDs, L the longest and one more; "
     f"BOS = {BOS}, EOS = {EOS}, filled up with PAD = {PAD}",
     required=("sentences",),
     reference=slow_teacher_forcing,
@@ -144,7 +144,7 @@ TEACHER_FORCING = Spec(
         ),
         SHAPE,
         Check(
-            "word numbers are int64",
+            "token IDs are int64",
             "torch's losses take no other whole numbers: F.cross_entropy raises for int32.",
             _int64,
         ),
