@@ -310,7 +310,7 @@ class NanByTwo(AttentionFormula):
         return filled.softmax(-1).masked_fill(self.empty, 0.0)
 
 
-@wrong_formula("grouped heads: one mask for each group")
+@wrong_formula("grouped-query attention: one mask for each group")
 class MaskOfTheGroup(AttentionFormula):
     def __call__(self, query, key, value, *, mask=None, **options):
         if query.ndim == 4 and mask is not None and mask.ndim == 4 and mask.shape[1] > 1:

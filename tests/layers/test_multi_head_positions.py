@@ -98,7 +98,7 @@ def change_of_output(layer, x, error):
 
 
 def llama_and_ours(window, attention_bias, base=500000.0):
-    """Their layer and ours with the same weights: grouped heads of another size than D / H, in halves."""
+    """Their layer and ours with the same weights: grouped-query attention of another size than D / H, in halves."""
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

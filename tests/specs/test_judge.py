@@ -368,7 +368,7 @@ def test_a_mistake_in_the_gradient_alone_is_found_but_explains_nothing_else():
             return output + (tensors[0].sum() * 0).sqrt() * 0
 
     verdict = judge(ATTENTION, Detached())
-    assert verdict.failed == "an empty row has no gradient"
+    assert verdict.failed == "a fully masked row has no gradient"
 
 
 def test_checks_that_do_not_apply_say_why():

@@ -686,7 +686,7 @@ SIZES = ("num_layers", "d_model", "num_heads", "num_kv_heads", "tokens", "batch"
 def _bytes_cases(rng: np.random.Generator) -> list[Case]:
     named = {
         "one layer, one head": (1, 4, 1, 1, 1, 1, 32),
-        "grouped heads": (2, 8, 4, 2, 3, 1, 32),
+        "grouped-query attention": (2, 8, 4, 2, 3, 1, 32),
         "a batch": (2, 8, 2, 2, 5, 3, 16),
         "LLaMA-13B": (40, 5120, 40, 40, 2048, 1, 16),
         "Llama-2-70B": (80, 8192, 64, 8, 4096, 1, 16),

@@ -74,7 +74,7 @@ def attention(
 
     Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape, size, probability or
         unknown backend, BackendError (a ValueError) if the backend named cannot serve the call.
-    Source: Vaswani et al. 2017, equation 1; ALiBi: Press et al. 2022; grouped heads: Ainslie et al.
+    Source: Vaswani et al. 2017, equation 1; ALiBi: Press et al. 2022; grouped-query attention: Ainslie et al.
         2023.
     """
     inputs = AttentionInputs(

@@ -23,7 +23,7 @@ class AttentionInputs:
     A new option is a field here and an argument of `attention`; backends get it without another
     signature.
 
-    Raises: ValueError for grouped heads, key lengths and slopes that do not fit the query.
+    Raises: ValueError for grouped-query attention, key lengths and slopes that do not fit the query.
     """
 
     query: Tensor  # *batch L d

@@ -99,7 +99,7 @@ def attend(query: Tensor, tiles: Iterable[Tile], width: int) -> tuple[Tensor, Te
         total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
         output.mul_(shrink).baddbmm_(tile.drop(weights), tile.value)
         maximum = larger
-    total.masked_fill_(total == 0, 1.0)  # an empty row has summed nothing: 0 / 1
+    total.masked_fill_(total == 0, 1.0)  # a fully masked row has summed nothing: 0 / 1
     return output.div_(total), maximum.add_(total.log_())
 
 

@@ -96,7 +96,7 @@ def reads_usual_numbers(said, bos, eos, pad):
 
 
 @mistake(
-    "BOS in an empty row",
+    "BOS in an empty sequence",
     rejected_by="nothing is read where nothing is said",
     cause="The first place is set to BOS without a look at what is said there.",
 )
