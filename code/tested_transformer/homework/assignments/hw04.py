@@ -884,8 +884,8 @@ ASSIGNMENT = Assignment(
             rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every key of a "
             "row, and a number added to a whole row cancels in the softmax. Half a point: a query's bias "
             "adds b . k_j, which differs from key to key, so it does not cancel. Half a point: moving the "
-            "value bias needs weights that sum to 1; one situation in which they do not is enough: an empty "
-            "row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
+            "value bias needs weights that sum to 1; one situation in which they do not is enough: a fully "
+            "masked row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
             "added to its denominator), hidden weights set to 0 after the softmax.",
         ),
         Written(

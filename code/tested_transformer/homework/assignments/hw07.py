@@ -389,7 +389,7 @@ def _gradient_reference(
 
 
 def _excess(logits: Tensor, answers: Tensor, right: float, other: float) -> Tensor:
-    """Softmax less a target with `right` on the answer and `other` elsewhere, at every place."""
+    """Softmax less a target with `right` on the answer and `other` elsewhere, at every position."""
     words = answers.clamp(0, logits.shape[-1] - 1)  # where pad is none, any: it does not count
     target = torch.full_like(logits, other).scatter(-1, words[..., None], right)
     return logits.softmax(-1) - target

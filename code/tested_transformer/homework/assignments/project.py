@@ -648,8 +648,8 @@ def _always_something(run: Run, case: Case) -> Problem | None:
 
 CEILING = Spec(
     name="project.ceiling",
-    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who knows all "
-    "pairs by heart, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
+    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who has "
+    "memorized all pairs, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
     "out) and must say one answer to each bag; a Python number, or a float64 tensor. source (N, S), answers (N), whole numbers",
     required=("source", "answers"),
     reference=_ceiling_reference,
@@ -916,7 +916,7 @@ DECODER_LAYER = Spec(
             "before the sublayer, not on the stream.",
             _direct_way,
         ),
-        Check("the memory is read", "The second sublayer looks at the source.", _memory_read),
+        Check("the memory is read", "The second sublayer attends to the source.", _memory_read),
         Check(
             "the future is hidden",
             "A token of the target must not depend on a later one.",

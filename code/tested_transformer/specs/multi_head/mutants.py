@@ -311,7 +311,7 @@ class CopiedLayers(Layers):
 @mistake(
     "the context never read",
     rejected_by="the context answers",
-    symptom="A translator that never looks at the source: fluent, and about nothing.",
+    symptom="A translator that ignores the source: fluent, and about nothing.",
     cause="Self-attention where cross-attention belongs.",
 )
 class ContextUnread(Layers):

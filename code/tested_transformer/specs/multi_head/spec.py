@@ -478,7 +478,7 @@ CHECKS = (
     ),
     Check(
         "a head is blind to the others",
-        "Columns h d to (h + 1) d of w_query and w_value concern head h alone, at every place.",
+        "Columns h d to (h + 1) d of w_query and w_value concern head h alone, at every position.",
         _blind,
         when=_several,
     ),

@@ -139,7 +139,7 @@ TEACHER_FORCING = Spec(
         ),
         Check(
             "what is read ends before what is said",
-            "At each place the decoder reads the word before the one that it should say.",
+            "At each position the decoder reads the word before the one that it should say.",
             _reads_behind,
         ),
         SHAPE,
@@ -175,7 +175,7 @@ class TinyModel(nn.Module):
         self.num_calls = 0
 
     def forward(self, source: Tensor, target: Tensor, causal: bool = True) -> Tensor:
-        """Logits for each word to say; without `causal` the whole target is read at every place."""
+        """Logits for each word to say; without `causal` the whole target is read at every position."""
         self.had_graph |= torch.is_grad_enabled()
         self.rested |= not self.training
         self.num_calls += 1
