@@ -186,7 +186,7 @@ def test_a_hit_says_where_it_is():
 
 
 def test_british_spelling_is_found(tmp_path):
-    british = ["behaviour", "colour", "normalise", "neighbour", "centre", "modelling"]
+    british = ["behaviour", "colour", "normalise", "neighbour", "centre"]  # codespell:ignore
     page = tmp_path / "page.md"
     page.write_text("\n".join(british), encoding="utf-8")
     command = [sys.executable, "-m", "codespell_lib", str(page)]
