@@ -1,6 +1,6 @@
 """The built site for readers who see little, use a keyboard or large letters, or run no scripts.
 
-axe-core judges every page by the rules of WCAG 2.2 AA and by its own good practices; what it can not see
+axe-core judges every page by the rules of WCAG 2.2 AA and by its own good practices; what it cannot see
 (the order of the tab key, whether the place of the focus shows, what Enter and Escape do) is tried here.
 """
 

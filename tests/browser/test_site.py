@@ -143,7 +143,7 @@ def wrong_with(page) -> list[str]:
 
 
 def too_wide(page) -> list[str]:
-    """The widths and colour schemes at which the page scrolls sideways."""
+    """The widths and color schemes at which the page scrolls sideways."""
     wide = []
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
