@@ -67,9 +67,10 @@ def looks(chrome, address: str, **options) -> dict[str, list[dict]]:
     page.goto(address)
     for scheme in COLORS:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        page.wait_for_function(
-            f"(document.documentElement.dataset.theme || '{scheme}') === '{scheme}'"
-        )
+        if options.get(
+            "java_script_enabled", True
+        ):  # else the style sheet goes by the reader's wish at once
+            page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
         seen[scheme] = page.evaluate(LOOK)
     context.close()
     return seen

@@ -113,6 +113,7 @@ def kept() -> Iterator[list[str]]:
                 if is_reseeded(python[1][:WORDS], now[1][:WORDS]):
                     changed.append("Python's random seed")
             now = np.random.get_state()  # noqa: NPY002
-            np.random.set_state(numpy)  # noqa: NPY002
-            if is_reseeded(numpy[1], now[1]):
-                changed.append("NumPy's random seed")
+            if now[2:] != numpy[2:] or not np.array_equal(now[1], numpy[1]):
+                np.random.set_state(numpy)  # noqa: NPY002
+                if is_reseeded(numpy[1], now[1]):
+                    changed.append("NumPy's random seed")
