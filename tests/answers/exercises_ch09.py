@@ -98,6 +98,15 @@ def padded_queries(source, target, pad_id):
     return own & (target != pad_id)[:, None, :, None], cross
 
 
+@wrong("ch09.masks", "padding counted and taken to stand on the right")
+def counted_from_the_left(source, target, pad_id):
+    def real(ids):
+        return torch.arange(ids.shape[1]) < (ids != pad_id).sum(1, keepdim=True)
+
+    past = torch.ones(2 * target.shape[1:]).tril().bool()
+    return real(target)[:, None, None, :] & past, real(source)[:, None, None, :]
+
+
 @wrong("ch09.masks", "the lengths, not the padding: every sample as the first")
 def first_sample(source, target, pad_id):
     own, cross = broadcast(source, target, pad_id)
@@ -205,7 +214,7 @@ def by_cross_entropy(logits, answers, pad_id):
 @right("ch09.loss")
 def from_log_probabilities(logits, answers, pad_id):
     real = answers != pad_id
-    chosen = logits.log_softmax(-1).gather(-1, answers[..., None])[..., 0]
+    chosen = logits.log_softmax(-1).gather(-1, (answers * real)[..., None])[..., 0]
     return -(chosen * real).sum() / real.sum()
 
 
@@ -217,7 +226,7 @@ def real_tokens_only(logits, answers, pad_id):
 
 @right("ch09.loss")
 def with_one_hot(logits, answers, pad_id):
-    wanted = functional.one_hot(answers, logits.shape[-1]).to(logits.dtype)
+    wanted = functional.one_hot(answers.clamp(min=0), logits.shape[-1]).to(logits.dtype)
     wanted = wanted * (answers != pad_id)[..., None]
     return -torch.einsum("blv,blv->", wanted, logits.log_softmax(-1)) / wanted.sum()
 
@@ -225,6 +234,13 @@ def with_one_hot(logits, answers, pad_id):
 @wrong("ch09.loss", "the padding is always 0")
 def zero_is_padding_too(logits, answers, pad_id):
     return by_cross_entropy(logits, answers, 0)
+
+
+@wrong("ch09.loss", "the padding's own logit is looked up")
+def padding_looked_up(logits, answers, pad_id):
+    real = answers != pad_id
+    right_logits = logits.gather(-1, answers[..., None])[..., 0]
+    return ((logits.logsumexp(-1) - right_logits) * real).sum() / real.sum()
 
 
 @wrong("ch09.loss", "token IDs below the padding do not count")

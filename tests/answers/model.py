@@ -162,6 +162,13 @@ class Norm(nn.Module):
 # --- Wrong ----------------------------------------------------------------------------------------
 
 
+@wrong("model", "half precision comes back as float32")
+class LogitsInFloat32(ModelSteps):
+    def forward(self, source, target):
+        logits = super().forward(source, target)
+        return logits.float() if logits.dtype.itemsize < 4 else logits
+
+
 @wrong("model", "dropout is never applied")
 class NoDropout(ByHand):
     def drop(self, x):

@@ -234,6 +234,7 @@ def _masks_cases(rng: np.random.Generator) -> list[Case]:
         case("two sentences", padded((2, 4), 4, 0), padded((3, 2), 3, 0), 0),
         case("padding is number 3", padded((5, 1, 3), 5, 3), padded((1, 4, 2), 4, 3), 3),
         case("words below the padding", padded((5, 2), 5, 6, -6), padded((3, 4), 4, 6, -6), 6),
+        case("padding on the left", [[0, 5, 6], [3, 4, 7]], [[0, 0, 1, 3], [0, 2, 1, 4]], 0),
     ]
 
 
@@ -256,7 +257,8 @@ def _cross(run: Run, case: Case) -> Problem | None:
 MASKS = Spec(
     name="ch09.masks",
     statement="masks(source, target, pad_id): two boolean masks, True = may attend: own, which broadcasts "
-    "to (B, 1, L, L), and cross, which broadcasts to (B, 1, L, S); source (B, S), target (B, L)",
+    "to (B, 1, L, L), and cross, which broadcasts to (B, 1, L, S); source (B, S), target (B, L); "
+    "padding may stand on either side",
     required=("source", "target", "pad_id"),
     reference=_masks_reference,
     read=_join,
@@ -606,7 +608,7 @@ def _loss_reference(logits: np.ndarray, answers: np.ndarray, pad_id: int) -> np.
 def through_log_sum(logits, answers, pad_id):
     """The baseline: of log(sum of exponentials) large logits leave the fewest digits."""
     real = answers != pad_id
-    right = logits.gather(-1, answers[..., None])[..., 0]
+    right = logits.gather(-1, (answers * real)[..., None])[..., 0]
     return ((logits.logsumexp(-1) - right) * real).sum() / real.sum()
 
 
@@ -672,6 +674,7 @@ def _loss_cases(rng: np.random.Generator) -> list[Case]:
         case("padding", 6, [[3, 1, 0, 0]], 0),
         case("two sentences", 7, [[3, 1, 6, 2], [5, 2, 0, 0]], 0),
         case("padding is number 4", 7, [[4, 1, 6], [5, 4, 4]], 4),
+        case("pad_id -100, as in PyTorch", 6, [[3, 1, -100], [0, -100, -100]], -100),
         case("logits in the thousands", 6, [[3, 1, 0], [2, 5, 4]], 0, 2000.0),
     ]
 
@@ -704,7 +707,8 @@ def _mean(run: Run, case: Case) -> Problem | None:
 LOSS = Spec(
     name="ch09.loss",
     statement="loss(logits, answers, pad_id): mean over real tokens of the cross-entropy; logits (B, L, V), "
-    "answers (B, L), places where the answer is pad_id do not count; one number",
+    "answers (B, L), positions where the answer is pad_id do not count; pad_id need not be a token, as "
+    "-100; one number",
     required=("logits", "answers", "pad_id"),
     reference=_loss_reference,
     baseline=through_log_sum,

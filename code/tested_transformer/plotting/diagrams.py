@@ -74,7 +74,7 @@ def queries_keys_values(
             ValueError, "words", f"{len(words)}", f"{len(x)}, one for each row of x"
         )
     source = Matrix(200 - 17 * x.shape[1], 26, x.shape, "plain", cell=(34, 24))
-    parts = [note(200, 16, f"x, a row for each word: {shape('L D', x.shape)}", at="middle")]
+    parts = [note(200, 16, f"x, one row per token: {shape('L D', x.shape)}", at="middle")]
     parts += [*source.draw(words=numbers(x)), *beside(source, words)]
     views = {"query": x @ w_query, "key": x @ w_key, "value": x @ w_value}
     drawn, lines = _views(source, views)
@@ -162,7 +162,7 @@ def scaled_dot_product(
     parts += _factors(q, k, scores) + _factors(a, v, o)
     parts += _names(q, k, v, scores, a, o)
     told = (
-        f"The queries, {q.rows} rows of {q.columns}, stand left of the scores, and the keys, turned "
+        f"The queries, {q.rows} rows of {q.columns}, stand left of the scores, and the keys, transposed "
         f"to {k.rows} rows of {k.columns}, above them: a score is a row of the left times a column "
         f"of the upper. Divided by the root of {q.columns}, the softmax makes weights of them, of the "
         f"same shape, {a.rows} by {a.columns}. They stand left of the output, {o.rows} by {o.columns}, "
@@ -184,7 +184,7 @@ def _factors(left: Matrix, upper: Matrix, product: Matrix) -> list[str]:
 def _names(q: Matrix, k: Matrix, v: Matrix, scores: Matrix, a: Matrix, o: Matrix) -> list[str]:
     """What each matrix is called, its shape, and the step from scores to weights."""
     named = [
-        (k.left - 8, k.middle - 4, "end", "keys, turned", "key", "d S", k),
+        (k.left - 8, k.middle - 4, "end", "keys, transposed", "key", "d S", k),
         (q.left, q.bottom + 18, "start", "queries", "query", "L d", q),
         (v.right + 7, v.middle - 4, "start", "values", "value", "S dv", v),
         (a.left - 8, a.middle - 4, "end", "weights", "plain", "L S", a),

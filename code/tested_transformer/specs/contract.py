@@ -384,10 +384,9 @@ def order_matters(subject: Subject) -> str | None:
     turned[0, :2] = ids[0, :2].flip(0)
     near = slice(0, min(4, subject.length))
     before, after = subject.logits(ids[:, near]), subject.logits(turned[:, near])
-    far = float((before[:, -1] - after[:, -1]).abs().max())
-    if far > subject.tolerance:
-        return None
-    return f"tokens 0 and 1 exchanged: the last token's logits move by {brief(far)}"
+    return _unmoved(
+        subject, before[:, -1], after[:, -1], "tokens 0 and 1 exchanged: the last token"
+    )
 
 
 @torch.no_grad()
@@ -402,8 +401,7 @@ def mask_matters(subject: Subject) -> str | None:
         options["position_ids"] = torch.arange(subject.length).expand(2, -1)
     before = subject.model.logits(subject.ids, **options)
     after = subject.model.logits(ids, mask, **options)
-    far = float((before[:, 1] - after[:, 1]).abs().max())
-    return "token 0 masked: token 1 stays the same" if far <= subject.tolerance else None
+    return _unmoved(subject, before[:, 1], after[:, 1], "token 0 masked: token 1")
 
 
 @torch.no_grad()
@@ -416,9 +414,13 @@ def positions_matter(subject: Subject) -> str | None:
         subject.model.logits(subject.ids, position_ids=ids)[:, -1]
         for ids in (forward, forward.flip(1))
     )
+    return _unmoved(subject, before, after, "positions counted backward: the last token")
+
+
+def _unmoved(subject: Subject, before: Tensor, after: Tensor, what: str) -> str | None:
+    """What to say of logits that should differ by more than rounding; NaN does not count as a difference."""
     far = float((before - after).abs().max())
-    unmoved = "positions counted backward: the last token stays the same"
-    return unmoved if far <= subject.tolerance else None
+    return None if far > subject.tolerance else f"{what}'s logits change by {brief(far)}"
 
 
 # --- Numbers --------------------------------------------------------------------------------------

@@ -329,6 +329,14 @@ def _differ(run: Run, case: Case, before: np.ndarray, after: np.ndarray) -> bool
     return bool(np.abs(after - before).max() > 2 * run.expected(case)[1])
 
 
+@torch.no_grad()
+def _own_dtype(run: Run, case: Case) -> Problem | None:
+    given = case.tensors()
+    module = made(run.candidate, given["weights"].bfloat16(), given["config"])
+    got = read(module(given["source"], given["target"]), given).dtype
+    return None if got == torch.bfloat16 else Problem("bfloat16 from weights in bfloat16", str(got))
+
+
 def _future(run: Run, case: Case) -> Problem | None:
     target = case.arguments["target"]
     cut = (target.shape[1] + 1) // 2
@@ -582,6 +590,12 @@ CHECKS = (
         "cross_entropy applies the softmax itself; after two of them the loss can not get small.",
         _logits,
         when=_exact,
+    ),
+    Check(
+        "logits have the weights' dtype",
+        "With weights in bfloat16 the logits are in bfloat16, so that a model can be cast as a whole.",
+        _own_dtype,
+        when=lambda case: case.label == "one layer each",
     ),
     same_after("calls of other sizes", _other_size, _exact),
     Check(
