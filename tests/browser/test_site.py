@@ -399,6 +399,39 @@ def test_page(browser, address, before, name):
     assert wrong == [], name
 
 
+FAULTS = r"""() => document.querySelector('article').insertAdjacentHTML('beforeend', `
+    <p>\\(x\\)</p> <img src="data:,"> <math><mtext>Ж</mtext></math> <button></button>
+    <div style="width: 1600px; height: 1em"></div>`)"""
+
+
+def test_what_is_wrong_with_a_page_is_told(browser, address):
+    """Each of the checks finds its fault."""
+    context = browser.browser.new_context(reduced_motion="reduce")
+    visit = Visit(context, address, "book/notation.html", weighed=True)
+    page = visit.page
+    assert wrong_with(page) + strange_letters(page) == []
+    page.evaluate(FAULTS)
+    found = wrong_with(page)
+    assert [one.partition(":")[0] for one in found] == ["raw TeX", "no alt"]
+    assert len(strange_letters(page)) == 1
+    judged = " ".join(judged_by_axe(page, "book/notation.html"))
+    assert "axe, light: button-name" in judged
+    assert "at 400 %: 16" in judged
+    assert len(too_wide(page)) == 2 * len(WIDTHS)
+    context.close()
+
+
+def test_what_is_too_heavy_is_told():
+    limits = LIMITS["list"]
+    sizes = {"404.html": limits.bytes, "/_images/a.png": PICTURE}
+    weight = Weight("404.html", sizes, limits.nodes + 1, ["a.css"] * (limits.blocking + 1))
+    told = weight.too_much(known=())
+    assert [one.partition(":")[0] for one in told] == [
+        "bytes", "bytes on the next visit", "nodes", "blocking requests", "picture of 100000 bytes",
+    ]  # fmt: skip
+    assert Weight("404.html", {"404.html": 1}, 1, []).too_much(known=()) == []
+
+
 def test_the_front_door_leads_on(browser, address):
     with Visit(browser, address, "index.html") as visit:
         assert wrong_with(visit.page) == []
