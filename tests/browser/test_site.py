@@ -9,7 +9,8 @@ Each page is loaded once for all of this, and once more from disk.
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -216,6 +217,7 @@ def too_wide(page) -> list[str]:
 MARK_LETTERS = """() => {
     const seen = new Set();
     for (const letter of document.querySelectorAll('math :is(mi, mn, mo, mtext)')) {
+        if (!letter.checkVisibility()) continue;
         const {fontFamily, fontWeight, fontStyle, mathStyle} = getComputedStyle(letter);
         const look = [letter.textContent, letter.localName, fontFamily, fontWeight, fontStyle, mathStyle].join();
         if (!seen.has(look)) letter.setAttribute('data-letter', '');
@@ -360,14 +362,21 @@ def test_what_pages_share_comes_once(browser, address, before):
     assert shared >= {"css", "js", "woff2"}
 
 
+@contextmanager
+def unfolded(page) -> Iterator[None]:
+    """The page with every fold open, for a while."""
+    closed = page.locator("details:not([open])").element_handles()
+    page.evaluate(axe.OPEN_FOLDS)
+    yield
+    page.evaluate("folds => { for (const fold of folds) fold.open = false; }", closed)
+
+
 def judged_by_axe(page, name: str) -> list[str]:
-    """What axe finds with every fold open, and whether the page enlarged to 400 % scrolls sideways.
+    """What axe finds, and whether the page enlarged to 400 % scrolls sideways.
 
     At the width at which the page was loaded: after another one the theme takes a while to make what
     scrolls a stop for the tab key.
     """
-    closed = page.locator("details:not([open])").element_handles()
-    page.evaluate(axe.OPEN_FOLDS)
     page.evaluate(axe.AXE)
     wrong = []
     axe.use_scheme(page, "light")
@@ -377,7 +386,6 @@ def judged_by_axe(page, name: str) -> list[str]:
         wrong += [f"axe, dark: {found}" for found in axe.colors(page)]
     page.set_viewport_size({"width": 320, "height": 640})  # 1280 px, enlarged to 400 %
     seen = page.evaluate("document.documentElement.scrollWidth")
-    page.evaluate("folds => { for (const fold of folds) fold.open = false; }", closed)
     return wrong + ([f"at 400 %: {seen} px wide"] if seen > 320 else [])
 
 
@@ -392,8 +400,10 @@ def test_page(browser, address, before, name):
     page, sizes = visit.page, visit.traffic.all()
     weight = Weight(name, sizes, *page.evaluate(COST))
     known = before[CHAPTER if name != CHAPTER else OTHER]
-    wrong = weight.too_much(known) + wrong_with(page) + strange_letters(page)
-    wrong += judged_by_axe(page, name) + too_wide(page) + visit.wrong()
+    wrong = weight.too_much(known) + wrong_with(page)
+    with unfolded(page):
+        wrong += strange_letters(page) + judged_by_axe(page, name)
+    wrong += too_wide(page) + visit.wrong()
     context.close()
     assert f"{address}/{name}" in sizes
     assert wrong == [], name
