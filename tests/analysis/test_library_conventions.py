@@ -38,10 +38,10 @@ def test_dtypes(answers):
 
 def test_empty_rows(answers):
     expected = ["NaN", "zeros", "NaN", "its output bias", "zeros"]
-    assert list(answers["output of an empty row"].values()) == expected
+    assert list(answers["output of a fully masked row"].values()) == expected
     good = "finite, zero for its query"
     expected = ["NaN: value", good, "NaN: query, key, value", good, good]
-    assert list(answers["gradients with an empty row"].values()) == expected
+    assert list(answers["gradients with a fully masked row"].values()) == expected
 
 
 def test_shapes(answers):

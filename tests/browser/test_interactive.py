@@ -162,7 +162,7 @@ def test_rows_by_keyboard(page, made):
         assert page.locator(".tt-chosen").count() == 1
         label = page.evaluate("document.activeElement.getAttribute('aria-label')")
         assert label == shown[f"says {row}"]
-    assert "nothing: an empty row" in label
+    assert "nothing: a fully masked row" in label
     assert page.locator(".tt-empty").count() == 1
     page.keyboard.press("Escape")
     assert page.locator(".tt-words").inner_text().startswith("11 of 36 pairs may attend. One row")
@@ -179,10 +179,12 @@ def test_masks_by_mouse(page, made):
     row.click()
     page.mouse.move(2, 2)  # a click holds the row
     assert (
-        page.locator(".tt-words").inner_text().startswith("zwanzig may see vier (0.00), und (0.92)")
+        page.locator(".tt-words")
+        .inner_text()
+        .startswith("zwanzig may attend to vier (0.00), und (0.92)")
     )
     page.locator(".tt-row").nth(4).dispatch_event("click")  # not every browser gives it the focus
-    assert page.locator(".tt-words").inner_text().startswith("pad 1 may see vier")
+    assert page.locator(".tt-words").inner_text().startswith("pad 1 may attend to vier")
     control(page, 1).click()
     assert wrong(page, figure, 0, 0, 0, 1) == []
     assert page.locator(".tt-chosen").count() == 0

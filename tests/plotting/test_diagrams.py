@@ -361,7 +361,7 @@ def test_queries_keys_and_values_are_the_layers():
 def test_products_have_the_shapes_of_attention(length, keys, d, dv):
     said = words_of(products(length, keys, d, dv))
     shapes = {
-        "queries": f"L × d = {length} × {d}", "keys, transposed": f"d × S = {d} × {keys}",
+        "queries": f"L × d = {length} × {d}", "keysᵀ": f"d × S = {d} × {keys}",
         "values": f"S × dv = {keys} × {dv}", "scores": f"L × S = {length} × {keys}",
         "weights": f"L × S = {length} × {keys}", "output": f"L × dv = {length} × {dv}",
     }  # fmt: skip

@@ -128,13 +128,13 @@ def test_masks(made):
             for j in range(6):
                 text = shown[f"{i} {j}"]
                 assert close(text, weights[j]) if may[j] else text == ""
-            assert shown[f"sum {i}"] == ("1.00" if any(may) else "empty")
+            assert shown[f"sum {i}"] == ("1.00" if any(may) else "0.00")
             assert ("tt-empty" in shown[f"ring {i}"]) == (not any(may))
             seen = ", ".join(f"{words[j]} ({shown[f'{i} {j}']})" for j in range(6) if may[j])
-            said = seen or "nothing: an empty row, all weights are 0"
-            assert shown[f"says {i}"] == f"{words[i]} may see {said}."
+            said = seen or "nothing: a fully masked row, all weights are 0"
+            assert shown[f"says {i}"] == f"{words[i]} may attend to {said}."
         assert shown["pairs"] == str(pairs)
-        opening = {0: "Every query sees", 1: "One row is empty", 2: "2 rows are empty"}[empty]
+        opening = {0: "Every query has", 1: "One row is fully", 2: "2 rows are fully"}[empty]
         assert shown["empty"].startswith(opening)
 
 

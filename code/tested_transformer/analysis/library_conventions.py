@@ -82,13 +82,13 @@ def weights_by(attend: Attend, keys: int, **options) -> Tensor:
 
 
 def meaning_of_true(attend: Attend) -> str:
-    """Of two keys the first is marked True: is it the one that is seen?"""
+    """Of two keys the first is marked True: is it the one that gets the weight?"""
     weights = weights_by(attend, 2, mask=torch.tensor([[True, False]]))
-    return "may attend" if weights[0] > weights[1] else "hide"
+    return "may attend" if weights[0] > weights[1] else "masked"
 
 
 def causal_alignment(attend: Attend) -> str:
-    """One new query, four keys, causal=True: how many keys does it see?"""
+    """One new query, four keys, causal=True: how many keys may it attend to?"""
     try:
         seen = int((weights_by(attend, 4, causal="flag") > 0).sum())
     except NotImplementedError:
@@ -116,8 +116,8 @@ def accepts(dtype: torch.dtype, attend: Attend) -> str:
     return "taken"
 
 
-def _with_empty_row(attend: Attend) -> tuple[Tensor, dict[str, Tensor]]:
-    """The output of an empty row above a full one, and the gradients by name."""
+def _with_fully_masked_row(attend: Attend) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output of a fully masked row above a full one, and the gradients by name."""
     generator = torch.Generator().manual_seed(0)
     names = ("query", "key", "value")
     given = {n: torch.randn(1, 1, 2, 4, generator=generator).requires_grad_() for n in names}
@@ -130,7 +130,7 @@ def _with_empty_row(attend: Attend) -> tuple[Tensor, dict[str, Tensor]]:
 
 def empty_row(attend: Attend) -> str:
     """The output of a query that may attend to nothing."""
-    output, _ = _with_empty_row(attend)
+    output, _ = _with_fully_masked_row(attend)
     if output.isnan().all():
         return "NaN"
     constant = {0.0: "zeros", BIAS: "its output bias"}
@@ -138,8 +138,8 @@ def empty_row(attend: Attend) -> str:
 
 
 def empty_gradients(attend: Attend) -> str:
-    """Which gradients an empty row spoils; if none, what its query gets."""
-    _, gradients = _with_empty_row(attend)
+    """Which gradients a fully masked row spoils; if none, what its query gets."""
+    _, gradients = _with_fully_masked_row(attend)
     spoiled = [name for name, gradient in gradients.items() if gradient.isnan().any()]
     if spoiled:
         return "NaN: " + ", ".join(spoiled)
@@ -173,8 +173,8 @@ QUESTIONS: dict[str, Callable[[Attend], str]] = {
     "boolean mask": partial(accepts, torch.bool),
     "float mask": partial(accepts, torch.float32),
     "uint8 mask": partial(accepts, torch.uint8),
-    "output of an empty row": empty_row,
-    "gradients with an empty row": empty_gradients,
+    "output of a fully masked row": empty_row,
+    "gradients with a fully masked row": empty_gradients,
     "mask shapes taken": shapes_taken,
 }
 

@@ -40,9 +40,9 @@ class Predictor(nn.Module):
     initialize a real model.
     """
 
-    def __init__(self, causal: bool, *, width: int = 32, seed: int = 0) -> None:
+    def __init__(self, causal: bool, *, width: int = 32, seed: int = 0, attend=attention) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.attend = causal, attend
         start = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 6, width)))
         self.query, self.key = nn.Parameter(start[0]), nn.Parameter(start[1])
         self.table = nn.Parameter(3 * torch.eye(len(WORDS), dtype=torch.float64))
@@ -52,7 +52,7 @@ class Predictor(nn.Module):
         batch, length = tokens.shape
         query, key = (t[:length].expand(batch, -1, -1) for t in (self.query, self.key))
         value = functional.one_hot(tokens, len(WORDS)).to(query.dtype)
-        return attention(query, key, value, causal=self.causal) @ self.table
+        return self.attend(query, key, value, causal=self.causal) @ self.table
 
     def weights(self) -> Float[Tensor, "L L"]:
         """Which position attends to which."""
@@ -81,9 +81,11 @@ def translate(predict, rows: Int[Tensor, "N L"]) -> Int[Tensor, "N L"]:
     return written
 
 
-def train(causal: bool, *, steps: int = 300, seed: int = 0) -> tuple[Predictor, float]:
-    """Train a predictor on all sentences; return it and its last loss."""
-    model, rows = Predictor(causal, seed=seed), sentences()
+def train(
+    causal: bool, *, steps: int = 300, seed: int = 0, attend=attention
+) -> tuple[Predictor, float]:
+    """Train a predictor on all sentences, with any attention; return it and its last loss."""
+    model, rows = Predictor(causal, seed=seed, attend=attend), sentences()
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     for _ in range(steps):
         loss = teacher_forced_loss(model, rows)

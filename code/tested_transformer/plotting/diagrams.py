@@ -184,7 +184,7 @@ def _factors(left: Matrix, upper: Matrix, product: Matrix) -> list[str]:
 def _names(q: Matrix, k: Matrix, v: Matrix, scores: Matrix, a: Matrix, o: Matrix) -> list[str]:
     """What each matrix is called, its shape, and the step from scores to weights."""
     named = [
-        (k.left - 8, k.middle - 4, "end", "keys, transposed", "key", "d S", k),
+        (k.left - 8, k.middle - 4, "end", "keysᵀ", "key", "d S", k),
         (q.left, q.bottom + 18, "start", "queries", "query", "L d", q),
         (v.right + 7, v.middle - 4, "start", "values", "value", "S dv", v),
         (a.left - 8, a.middle - 4, "end", "weights", "plain", "L S", a),

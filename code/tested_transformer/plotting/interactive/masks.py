@@ -57,7 +57,7 @@ def mask_switches(
         for i, (may, row) in enumerate(zip(allowed.tolist(), weights.tolist(), strict=True)):
             for j in range(size):
                 filled[f"{i} {j}"] = f"{row[j]:.2f}" if may[j] else ""
-            filled[f"sum {i}"] = f"{sum(row):.2f}" if any(may) else "empty"
+            filled[f"sum {i}"] = f"{sum(row):.2f}" if any(may) else "0.00"
             filled[f"ring {i}"] = "tt-ring" if any(may) else "tt-ring tt-empty"
             filled[f"says {i}"] = sentence(words, i, may, row)
         return filled
@@ -95,19 +95,21 @@ def allowed_by(choice: Choice, size: int, length: int) -> Tensor:
 
 
 def empty_rows(allowed: Tensor, words: Sequence[str]) -> str:
-    """Which queries see nothing."""
+    """Which queries are fully masked."""
     count = int((~allowed.any(-1)).sum())
     if not count:
-        return "Every query sees something, and its weights sum to 1."
+        return "Every query has a key left, and its weights sum to 1."
     rows = "One row is" if count == 1 else f"{count} rows are"
-    return f"{rows} empty: nothing to see, so the formula is 0/0; the package gives zeros."
+    return f"{rows} fully masked: the formula is 0/0 there, and the package gives zeros."
 
 
 def sentence(words: Sequence[str], i: int, may: list[bool], row: list[float]) -> str:
-    """What a query may see, in words."""
-    who = f"{called(words, i)} may see "
+    """What a query may attend to, in words."""
+    who = f"{called(words, i)} may attend to "
     seen = [f"{called(words, j)} ({row[j]:.2f})" for j in range(len(words)) if may[j]]
-    return who + (", ".join(seen) + "." if seen else "nothing: an empty row, all weights are 0.")
+    return who + (
+        ", ".join(seen) + "." if seen else "nothing: a fully masked row, all weights are 0."
+    )
 
 
 def called(words: Sequence[str], place: int) -> str:

@@ -215,7 +215,7 @@ class TruthOfATensor(AttentionFormula):
     cause="One side reads True as 'may attend', the other as 'hide'. PyTorch itself has both: "
     "scaled_dot_product_attention keeps True, nn.MultiheadAttention hides it.",
     seen="source notes, 001:1010 against 001:1017; rasbt/LLMs-from-scratch issue 1061; "
-    "pytorch pull requests 170415 and 120668",
+    "pytorch pull requests 170415 and 120668 (notes in the documentation on the two meanings)",
 )
 class Inverted(AttentionFormula):
     def allowed(self, scores, mask, causal, window, key_lengths):
@@ -315,7 +315,8 @@ class HidesThePast(AttentionFormula):
     rejected_by="the future stays hidden",
     symptom="With a cache, one new query sees only key 0: fluent training, nonsense generation.",
     cause="tril of an (L, S) matrix starts at the top left; the last query must see all keys.",
-    seen="pytorch issues 144858 and 108108 (is_causal); x-transformers issue 187",
+    seen="pytorch issues 144858 and 108108 (is_causal); x-transformers issue 187; "
+    "pytorch/executorch pull request 21749",
 )
 class TopLeft(AttentionFormula):
     def past(self, scores):
@@ -352,7 +353,7 @@ class OnlyInTraining(AttentionFormula):
     rejected_by="the future stays hidden",
     symptom="Right token by token, wrong when several tokens are fed to the cache at once.",
     cause="The causal mask is left out whenever the cache holds something.",
-    seen="rasbt/LLMs-from-scratch issues 697 and 1013",
+    seen="Mikyx-1/TinyLLM issue 17; huggingface/candle pull request 3743",
 )
 class NoMaskWithCache(AttentionFormula):
     def past(self, scores):
