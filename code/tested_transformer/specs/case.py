@@ -46,7 +46,8 @@ class Case:
         """
         key = pickle.dumps(changes)
         if key not in self._changed:
-            arguments = {n: a for n, a in {**self.arguments, **changes}.items() if a is not None}
+            own = pickle.loads(key)  # which nobody writes into
+            arguments = {n: a for n, a in {**self.arguments, **own}.items() if a is not None}
             self._changed[key] = replace(self, arguments=arguments, simpler=no_simpler)
         return self._changed[key]
 
