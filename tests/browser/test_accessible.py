@@ -1,6 +1,6 @@
 """The built site for readers who see little, use a keyboard or large letters, or run no scripts.
 
-axe-core judges every page in test_site.py; what it can not see (the order of the tab key, whether the place
+axe-core judges every page in test_site.py; what it cannot see (the order of the tab key, whether the place
 of the focus shows, what Enter and Escape do) is tried here.
 """
 

@@ -91,7 +91,7 @@ def test_it_begins_with_the_still_picture(page, made, name):
 
 @scale
 def test_scale_by_keyboard(page, made):
-    figure, slider = made["03_scaling"], control(page, 0)
+    figure, slider = made["deeper/03_saturation"], control(page, 0)
     slider.focus()
     at = figure.start[0]
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "Home", "ArrowUp", "End"):
@@ -108,13 +108,13 @@ def test_scale_by_keyboard(page, made):
     assert (
         page.locator(".tt-words")
         .inner_text()
-        .startswith("Head size 512, query zwei. Not divided: 1.0")
+        .startswith("Head dimension 512, query zwei. Unscaled: 1.0")
     )
 
 
 @scale
 def test_scale_by_mouse(page, made):
-    figure, slider = made["03_scaling"], control(page, 0)
+    figure, slider = made["deeper/03_saturation"], control(page, 0)
     for at in (0, 9, 4):
         box = click_at(page, slider, at / 9)
         assert wrong(page, figure, at, 3) == []
@@ -299,7 +299,7 @@ COLORS = """() => {
         found.push([part.tagName, 4.5, parts(getComputedStyle(part).color).slice(0, 3), page]);
     return found;
 }"""
-BUSY = {"03_scaling": (6, 3), "04_masks": (1, 1, 1, 1), "11_generating": (2, 5, 11)}
+BUSY = {"deeper/03_saturation": (6, 3), "04_masks": (1, 1, 1, 1), "11_generating": (2, 5, 11)}
 
 
 def set_all(page, figure, choice) -> None:

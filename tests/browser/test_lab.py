@@ -16,7 +16,7 @@ import test_site as site
 browser = site.browser
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS, TRUST = ROOT / "chapters", ROOT / "tools" / "trust.py"
-NAME = "03_scaling.ipynb"
+NAME = "11_generating.ipynb"
 # All cells at once, whether they are on the screen or not; and no news from elsewhere.
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},

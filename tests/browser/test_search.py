@@ -46,7 +46,7 @@ FIRST = {
     "K.T": "chapters/01_self_attention.html#pitfall-k-t-with-a-batch",
     "divided by d": f"{GALLERY}#pitfall-divided-by-d",
     # questions
-    "why divide by the root of d": "chapters/03_scaling.html#why-does-attention-divide-by-the-root-of-d-d",
+    "why divide by the root of d": "book/generated/interview.html#why-does-attention-divide-by-the-root-of-d-d",
     # misspelled
     "attendion": f"{GLOSSARY}#term-attention",
     "sofmax jacobian": f"{API}#api-softmax_jacobian",
@@ -311,13 +311,13 @@ def test_every_entry_names_its_chapters_and_they_lead_back():
 
 
 def test_a_source_on_the_page_leads_to_its_entry():
-    page = text("chapters/03_scaling.html")
+    page = text("chapters/deeper/03_saturation.html")
     shown = page.partition('<span class="nf">softmax_jacobian</span>')[2]
     line = re.search(r'<p class="way in-reference">(.*?)</p>', shown)[1]
     targets = re.findall(r'#([^"]+)"', line)
     assert targets == ["api-softmax", "api-softmax_jacobian"]
     assert shown.index(line) < shown.index('class="cell ')  # in the same cell's output
-    assert f"{API}#api-softmax_jacobian" not in page.partition('id="the-code"')[0]
+    assert f"{API}#api-softmax_jacobian" not in page.partition('id="the-jacobian"')[0]
 
 
 def test_boxes_and_gallery_lead_to_each_other():
@@ -345,13 +345,13 @@ def test_boxes_and_gallery_lead_to_each_other():
 
 
 def test_terms_in_bold_and_glossary_lead_to_each_other():
-    page = text("chapters/03_scaling.html")
+    page = text("chapters/deeper/03_other_scales.html")
     assert (
-        f'<a class="reference internal" href="../{GLOSSARY}#term-perplexity"><strong>perplexity</strong></a>'
+        f'<a class="reference internal" href="../../{GLOSSARY}#term-perplexity"><strong>perplexity</strong></a>'
         in page
     )
     entry = text(GLOSSARY).partition('id="term-perplexity"')[2].partition("</dd>")[0]
-    assert 'href="../chapters/03_scaling.html#the-question"' in entry
+    assert 'href="../chapters/deeper/03_other_scales.html#an-untrained-layer"' in entry
 
 
 def test_no_anchor_of_the_glossary_is_counted():

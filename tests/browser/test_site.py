@@ -196,7 +196,7 @@ def wrong_with(page) -> list[str]:
 
 
 def too_wide(page) -> list[str]:
-    """The widths and colour schemes at which the page scrolls sideways."""
+    """The widths and color schemes at which the page scrolls sideways."""
     wide, schemes = [], list(SCHEMES)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})

@@ -79,7 +79,7 @@ def close(text: str, value: float) -> bool:
 
 def test_scale(made):
     """Every head size and query, against torch's softmax and autograd's Jacobian."""
-    figure, (queries, keys) = made["03_scaling"], figures.scale_inputs()
+    figure, (queries, keys) = made["deeper/03_saturation"], figures.scale_inputs()
     assert figure.settings[0].labels == tuple(str(2**n) for n in range(10))
     for (at, row), shown in figure.filled.items():
         size = 2**at
@@ -102,7 +102,7 @@ def test_scale(made):
 
 def test_scale_says_what_the_chapter_says(made):
     """It saturates without the division, and never with it."""
-    filled = made["03_scaling"].filled
+    filled = made["deeper/03_saturation"].filled
     assert all(0.2 < float(shown["scaled norm"]) < 0.41 for shown in filled.values())
     for row in range(9):
         assert min(float(filled[at, row]["bare norm"]) for at in range(10)) == 0

@@ -103,7 +103,7 @@ def in_git(*options: str) -> list[str]:
     command = ["git", "ls-files", "-z", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
-        pytest.skip("not a git checkout: its files can not be listed")
+        pytest.skip("not a git checkout: its files cannot be listed")
     return listed.stdout.split("\0")[:-1]
 
 

@@ -368,7 +368,7 @@ def test_a_mistake_in_the_gradient_alone_is_found_but_explains_nothing_else():
             return output + (tensors[0].sum() * 0).sqrt() * 0
 
     verdict = judge(ATTENTION, Detached())
-    assert verdict.failed == "an empty row has no gradient"
+    assert verdict.failed == "a fully masked row has no gradient"
 
 
 def test_checks_that_do_not_apply_say_why():
@@ -415,7 +415,7 @@ MOVES = 16  # operands and results between an argument and its score: groups, pr
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_baseline_is_short(seed):
-    """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
+    """The tolerance of a case is a few units of rounding, in every dtype: it cannot hide a bug.
 
     Each of the MOVES is off by half an eps of the sum of absolute terms, and so is the log-sum-exp, which
     adds the logarithm of the number of keys; a weight changes by twice that of itself. Then come the

@@ -30,13 +30,13 @@ def scale_slider(
     *,
     start: tuple[int, int] = (0, 0),
 ) -> SettingsPicture:
-    """Slide the head size from 1 to d: the weights of a query, and how far they answer to scores.
+    """Slide the head dimension from 1 to d: the weights of a query, and how far they answer to scores.
 
-    For a head size of n the first n entries of query and keys count. Beside the weights stand the
-    keys seen (`perplexity`) and the norm of `softmax_jacobian`, both not divided and divided by the
+    For a head dimension of n the first n entries of query and keys count. Beside the weights stand the
+    effective number of keys (`perplexity`) and the norm of `softmax_jacobian`, both unscaled and divided by the
     root of n; all in float64. queries, keys: the words. start: the power of 2 and the query.
 
-    Shapes: query (L, d), key (S, d); head sizes are the powers of 2 up to d.
+    Shapes: query (L, d), key (S, d); head dimensions are the powers of 2 up to d.
     Raises: TypeError or ValueError that name the argument.
     Source: chapter 3.
     """
@@ -74,9 +74,9 @@ def scale_slider(
         return bars(slots, keys) + curves(slots, sizes, TOP + PITCH * len(keys) + 46)
 
     return SettingsPicture(
-        "The weights of a query, and the norm of the softmax's Jacobian, by head size",
+        "The weights of a query, and the norm of the softmax's Jacobian, by head dimension",
         [
-            Setting("head size d", tuple(map(str, sizes)), start=start[0]),
+            Setting("head dimension d", tuple(map(str, sizes)), start=start[0]),
             Setting("query", tuple(queries), kind="list", start=start[1]),
         ],
         fill,
@@ -108,7 +108,7 @@ def root(size: int) -> str:
 def bars(slots: Slots, keys: Sequence[str]) -> str:
     """A row for each key, with a bar and a number for each way."""
     parts = [
-        '<text class="tt-a tt-strong" x="68" y="14">not divided</text>'
+        '<text class="tt-a tt-strong" x="68" y="14">unscaled</text>'
         '<text class="tt-b tt-strong" x="222" y="14">divided by</text>',
         slots.text("root", kind="b tt-strong", x=222, y=30),
     ]
@@ -124,7 +124,7 @@ def bars(slots: Slots, keys: Sequence[str]) -> str:
 
 
 def curves(slots: Slots, sizes: Sequence[int], top: int) -> str:
-    """The norm of the Jacobian over the head size, with a mark at the size that is chosen."""
+    """The norm of the Jacobian over the head dimension, with a mark at the size that is chosen."""
     low = top + TALL
     parts = [
         f'<text class="tt-strong" x="0" y="{top - 18}">Norm of the Jacobian</text>',
@@ -138,7 +138,7 @@ def curves(slots: Slots, sizes: Sequence[int], top: int) -> str:
             f'y="{low + 14}">{size}</text>'
             for n, size in enumerate(sizes)
         ),
-        f'<text class="tt-small tt-mid" x="188" y="{low + 29}">head size d</text>',
+        f'<text class="tt-small tt-mid" x="188" y="{low + 29}">head dimension d</text>',
     ]
     marks = {
         "bare": ("rect", 'x="-5" y="-5" width="10" height="10"'),
@@ -162,24 +162,24 @@ def sentence(slots: Slots) -> str:
 
     def part(way: str) -> str:
         seen, norm = (slots.text(f"{way} {name}", "span") for name in ("seen", "norm"))
-        return f"{seen} keys seen, norm of the Jacobian {norm}"
+        return f"{seen} effective keys, norm of the Jacobian {norm}"
 
     size, query, by = (slots.text(name, "span") for name in ("size", "query", "root"))
     return (
-        f"Head size {size}, query {query}. Not divided: {part('bare')}. "
+        f"Head dimension {size}, query {query}. Unscaled: {part('bare')}. "
         f"Divided by {by}: {part('scaled')}."
     )
 
 
 def rows(slots: Slots, keys: Sequence[str]) -> str:
-    """The weights, the keys seen and the norms."""
+    """The weights, the effective keys and the norms."""
     names = [(escape(word), str(j)) for j, word in enumerate(keys)]
-    names += [("keys seen", "seen"), ("norm of the Jacobian", "norm")]
+    names += [("effective keys", "seen"), ("norm of the Jacobian", "norm")]
     body = "".join(
         f'<tr><th scope="row">{word}</th>'
         + "".join(slots.text(f"{way} {name}", "td") for way in WAYS)
         + "</tr>"
         for word, name in names
     )
-    head = '<td></td><th scope="col">not divided</th><th scope="col">divided</th>'
+    head = '<td></td><th scope="col">unscaled</th><th scope="col">divided</th>'
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
