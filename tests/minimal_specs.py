@@ -62,7 +62,13 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
 
 def rejects(spec: Spec, mutant: Mutant) -> bool:
     """Whether a case shows the mistake; one without a candidate is shown by none, here as there."""
-    return mutant.candidate is None or not judge(replace(spec, mutants=()), mutant.candidate)
+    return mutant.candidate is None or not judge(without_mutants(spec), mutant.candidate)
+
+
+@cache  # one object, whose cases are drawn once for all mutants
+def without_mutants(spec: Spec) -> Spec:
+    """The Spec that names no mistake."""
+    return replace(spec, mutants=())
 
 
 def without(*options: str) -> Keep:

@@ -668,6 +668,25 @@ def test_choices_are_made_again():
     assert len({Draw(seed).one_of(*range(50)) for seed in range(20)}) > 5
 
 
+def test_a_changed_case_is_made_once_and_is_nobody_elses():
+    case, zeros = Case("a case", {"x": np.ones(3), "scale": 2.0}), np.zeros(3)
+    changed = case.changed(x=zeros)
+    zeros += 1  # by the check that made it
+    changed.tensors()["x"].fill_(7)  # by a candidate
+    assert case.changed(x=np.zeros(3)) is changed
+    assert changed.arguments["x"].tolist() == [0, 0, 0]
+    assert case.changed(x=np.ones(3)) is not changed
+    assert case.changed(scale=None).arguments.keys() == {"x"}
+    assert case.arguments["scale"] == 2.0
+
+
+def test_the_simpler_cases_of_a_case_are_drawn_once():
+    case = drawn_case(option_case, 0, (2, 1, 1, 2))
+    first, again = list(case.simpler()), list(case.simpler())
+    assert len(first) > 2
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
 def test_choices_that_do_not_fit_are_the_simplest_or_the_last():
     assert Draw(0, ()).one_of("simple", "hard") == "simple"
     assert Draw(0, (7,)).one_of("simple", "hard") == "hard"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -177,8 +176,17 @@ def _drawn(draw: Draw) -> Case:
     return Case("options drawn at random", arrays | options, dtype)
 
 
+_ALLOWED: WeakKeyDictionary[Case, np.ndarray] = WeakKeyDictionary()
+
+
 def allowed_in(case: Case) -> np.ndarray:
     """Which query may attend to which key, by the reference's rules. Shape (*batch, L, S)."""
+    if case not in _ALLOWED:
+        _ALLOWED[case] = _allowed_in(case)
+    return _ALLOWED[case]
+
+
+def _allowed_in(case: Case) -> np.ndarray:
     a = case.arguments
     shape = (*a["query"].shape[:-1], a["key"].shape[-2])
     allowed = np.array(np.broadcast_to(True if a.get("mask") is None else a["mask"], shape))
@@ -201,7 +209,7 @@ def readable(case: Case) -> Case:
     if case not in _READABLE:
         keys = case.arguments["key"].shape[:-1]
         identity = np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy()
-        _READABLE[case] = replace(case, arguments={**case.arguments, "value": identity})
+        _READABLE[case] = case.changed(value=identity)
     return _READABLE[case]
 
 

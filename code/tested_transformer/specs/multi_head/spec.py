@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -240,7 +239,7 @@ def readable(run: Run, case: Case) -> tuple[list[Case], float]:
             some = readers[:, None, start : start + d]
             w_value[..., : some.shape[-1]] = some
             weights = {"w_value": w_value.reshape(width, width), "w_output": np.eye(width)}
-            cases.append(replace(case, arguments={**a, **weights}))
+            cases.append(case.changed(**weights))
         slack = max(run.spec.tolerance(each, np.ones(1)) for each in cases)
         _READABLE[case] = cases, 2 * slack
     return _READABLE[case]
@@ -250,7 +249,7 @@ def by_heads(run: Run, case: Case) -> tuple[Case, float]:
     """The same call with the identity as w_output: column block h is head h."""
     if case not in _BY_HEADS:
         identity = {"w_output": np.eye(len(case.arguments["w_output"]))}
-        other = replace(case, arguments={**case.arguments, **identity})
+        other = case.changed(**identity)
         _BY_HEADS[case] = other, run.spec.tolerance(other, run.expected(case)[0])
     return _BY_HEADS[case]
 
