@@ -1,7 +1,7 @@
 """What breaks when one part of the model or of its training is taken out?
 
 Every model of `tested_transformer.experiments.ch10_ablation` is trained like the book's own (600 steps of 64 single
-numbers, here drawn evenly below a million) and asked for 1,000 numbers that it never saw. One row takes about 95 seconds of one
+numbers, here sampled uniformly below a million) and asked for 1,000 numbers that it never saw. One row takes about 95 seconds of one
 processor core. The file is written after every row; a second start goes on where the first stopped.
 Chapters 4, 6 and 10 show what this stores.
 

@@ -276,7 +276,7 @@ def variant(problem: Problem, direction: str) -> str:
 def ready(
     method: Method, problem: Problem, tensors: list[Tensor], truth: gpu.Truth
 ) -> tuple[Run | None, str | None]:
-    """The method made ready and found right, or why it can not be timed."""
+    """The method made ready and found right, or why it cannot be timed."""
 
     def checked() -> tuple[Run, str | None]:
         with method.context():

@@ -171,7 +171,7 @@ def operate(
 
 
 def compile_one(entry: Entry, scale: Scale) -> str | None:
-    """Leave the kernel in Triton's cache; why it can not be, or None. For a process of its own."""
+    """Leave the kernel in Triton's cache; why it cannot be, or None. For a process of its own."""
     length = 256 if gpu.DEVICE == "cuda" else scale.tokens  # as divisible as the real problems
     problem = Problem(entry.size, entry.causal, length, length, scale.width)
     if BROKEN:
@@ -189,7 +189,7 @@ def compile_one(entry: Entry, scale: Scale) -> str | None:
 
 
 def compile_all(entries: list[Entry], scale: Scale, clock: gpu.Clock) -> dict[Entry, str]:
-    """Compile in up to 14 processes, and say which can not be."""
+    """Compile in up to 14 processes, and say which cannot be."""
     jobs = min(14, max(1, (os.cpu_count() or 1) - 2), len(entries))
     context, refused = multiprocessing.get_context("spawn"), {}
     pool = ProcessPoolExecutor(jobs, mp_context=context)

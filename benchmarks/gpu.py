@@ -343,7 +343,7 @@ def with_gradients(function: Callable[..., Tensor], tensors: list[Tensor]) -> li
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """New memory is full of NaN: what a kernel does not write can not be right by chance."""
+    """New memory is full of NaN: what a kernel does not write cannot be right by chance."""
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -408,7 +408,7 @@ def in_turns(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, li
                 continue
             once, reason = attempt(call)
             if reason and not device_works():
-                return {name: reason}  # the others can not help it
+                return {name: reason}  # the others cannot help it
             if reason:
                 found[name] = reason
             else:

@@ -1,7 +1,7 @@
 """What a recipe changes: one model, four ways to train it, watched while it learns.
 
 The book's own model (600 steps of 64 numbers, one cycle), the same with the paper's schedule (same
-warm-up, same peak), with label smoothing, and with numbers drawn evenly below a million, as its first
+warm-up, same peak), with label smoothing, and with numbers sampled uniformly below a million, as its first
 version had them. Every 50 steps it is asked for 500 numbers that it never saw; at the end for numbers
 of each size. One row takes about two minutes of one processor core. The file is written after every
 row; a second start goes on where the first stopped. Chapter 10 shows what this stores.
@@ -41,7 +41,7 @@ VARIANTS = {
     "one_cycle": {},
     "paper": {"schedule": "paper", "rate": FACTOR},
     "label smoothing 0.1": {"label_smoothing": 0.1},
-    "drawn evenly": {},
+    "sampled uniformly": {},
 }
 WHAT = (
     f"the book's model, {STEPS} steps with several recipes: training loss (means of 10 steps), and every "
@@ -56,7 +56,7 @@ WATCHED_AT = (0, 50, 100, 150, 200, 300, 600)
 
 def split_of(variant: str) -> Split:
     """20,000 numbers to learn from; in one variant hardly any of them is below a thousand."""
-    return single_numbers() if variant == "drawn evenly" else book_numbers()
+    return single_numbers() if variant == "sampled uniformly" else book_numbers()
 
 
 def by_size(trainer: Trainer, split: Split) -> dict:

@@ -48,7 +48,7 @@ def visit(url: str) -> dict:
 def main() -> int:
     """Measure the pages named, or every chapter, and store a row for each at once."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--visits", type=int, default=3)
+    parser.add_argument("--visits", type=int, default=5)
     parser.add_argument("pages", nargs="*", help="as chapters/03_scaling.html")
     options = parser.parse_args()
     chapters = sorted(

@@ -163,7 +163,7 @@ def from_gpt2(theirs: nn.Module) -> LanguageModel:
 
 
 def small_llama(kind: str = "llama", **changes: Any) -> nn.Module:
-    """A Llama or a Mistral with random weights: grouped heads, a head size of its own, rotary."""
+    """A Llama or a Mistral with random weights: grouped-query attention, a head size of its own, rotary."""
     config, model = {
         "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
         "mistral": (hf.MistralConfig, hf.MistralForCausalLM),

@@ -62,7 +62,13 @@ def narrowed(spec: Spec, keep: Keep, reason: str) -> tuple[Spec, LeftOut]:
 
 def rejects(spec: Spec, mutant: Mutant) -> bool:
     """Whether a case shows the mistake; one without a candidate is shown by none, here as there."""
-    return mutant.candidate is None or not judge(replace(spec, mutants=()), mutant.candidate)
+    return mutant.candidate is None or not judge(without_mutants(spec), mutant.candidate)
+
+
+@cache  # one object, whose cases are drawn once for all mutants
+def without_mutants(spec: Spec) -> Spec:
+    """The Spec that names no mistake."""
+    return replace(spec, mutants=())
 
 
 def without(*options: str) -> Keep:
@@ -272,7 +278,7 @@ TRIALS = {
     "attention": Trial(SPECS["attention"], minimal.attention, {
         "causal, window and lengths are said by a mask": rules_as_a_mask,
         "no bias, no ALiBi, no scale of its own": without("bias", "alibi_slopes", "scale"),
-        "no grouped heads": lambda case: None if has_grouped_heads(case) else case,
+        "no grouped-query attention": lambda case: None if has_grouped_heads(case) else case,
     }),
     "masked_softmax": Trial(SPECS["masked_softmax"], minimal.masked_softmax, {}),
     "causal_mask": Trial(SPECS["causal_mask"], minimal.causal_mask, {}),
@@ -282,7 +288,7 @@ TRIALS = {
     "split_heads": Trial(EXERCISES["ch05.split_heads"], minimal.split_heads, {}),
     "MultiHeadAttention": Trial(SPECS["multi_head"], minimal.MultiHeadAttention, {
         "causal is said by a mask": causal_as_a_mask,
-        "no grouped heads": without("num_kv_heads"),
+        "no grouped-query attention": without("num_kv_heads"),
         "a context has the model's dimension": only(
             lambda a: a["w_key"].shape[0] == a["w_query"].shape[0]
         ),

@@ -46,8 +46,8 @@ attention: causal, window and lengths are said by a mask; 0 of 68 cases left out
     mistake: a window one too wide
     mistake: the lengths cut the queries
 attention: no bias, no ALiBi, no scale of its own; 23 of 68 cases left out
-attention: no grouped heads; 2 of 45 cases left out
-    check: grouped heads read their own group
+attention: no grouped-query attention; 2 of 45 cases left out
+    check: query heads read their group's KV head
     mistake: groups repeated
 """,
     "masked_softmax": "",
@@ -60,7 +60,7 @@ padding_mask_from_tokens: padding is 0; 0 of 12 cases left out
     "MultiHeadAttention": """\
 multi_head: causal is said by a mask; 0 of 44 cases left out
     check: the future stays hidden
-multi_head: no grouped heads; 5 of 44 cases left out
+multi_head: no grouped-query attention; 5 of 44 cases left out
 multi_head: a context has the model's dimension; 2 of 39 cases left out
 """,
     "KeyValueCache": """\
@@ -170,11 +170,15 @@ def test_dtypes_fully_masked_rows_and_gradients_stay():
         ]
         assert dtypes[0] == dtypes[1], name
         gone = {check.name for check in whole.checks} - {check.name for check in left.checks}
-        assert not [check for check in gone if "gradient" in check or "empty row" in check], name
+        assert not [
+            check for check in gone if "gradient" in check or "fully masked row" in check
+        ], name
     half = {torch.bfloat16, torch.float16}
     for name in ("attention", "masked_softmax", "LayerNorm"):
         assert half < {case.dtype for case in narrowed_for(name).draw(0)}
-    assert "an empty row has no gradient" in [c.name for c in narrowed_for("attention").checks]
+    assert "a fully masked row has no gradient" in [
+        c.name for c in narrowed_for("attention").checks
+    ]
 
 
 def test_every_function_and_module_stands_before_a_spec():

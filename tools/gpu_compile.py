@@ -32,7 +32,7 @@ from triton.runtime import driver
 from tested_transformer.functional.backends import flash, flash_configs
 from tested_transformer.functional.backends.flash_configs import Config
 
-# Of compute capability 9.0: bytes that a program may have, and what a multiprocessor has for all.
+# Of compute capability 9.0: bytes that a program may have, and what an SM has for all.
 SHARED_LIMIT = 232_448
 SHARED, RESERVED, REGISTERS, WARPS = 233_472, 1024, 65_536, 64
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -92,7 +92,7 @@ class Compiled:
 
     @property
     def in_flight(self) -> int:
-        """Warps that fit on a multiprocessor at a time: registers are handed out in eights."""
+        """Warps that fit on an SM at a time: registers are handed out in eights."""
         warps = self.config.warps
         by_registers = REGISTERS // (-(-max(1, self.registers) // 8) * 8 * 32 * warps)
         return warps * min(by_registers, SHARED // (self.shared + RESERVED), WARPS // warps)

@@ -1,4 +1,4 @@
-"""Make the virtual environment, or say in one sentence why this Python can not.
+"""Make the virtual environment, or say in one sentence why this Python cannot.
 
 Usage: python tools/make_venv.py .venv
 

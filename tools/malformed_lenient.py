@@ -44,7 +44,7 @@ UNASKED = ("specs", "reader.assertions", "homework.checks")
 # Results and descriptions: the package makes them and hands them out.
 RECORDS = set(
     "Assignment AttentionWeights Counted Counts DeepNormConstants Device Evaluation Generated "
-    "History Hunt HuntVerdict Look Marks MaskReport Mistake NumberPicture Pair PartMarks "
+    "History Hunt HuntVerdict NumberTranslation Marks MaskReport Mistake NumberPicture Pair PartMarks "
     "Partial Parts Picture ScoreStatistics SettingsPicture Source Split Submission Task "
     "Written".split()
 )

@@ -57,8 +57,8 @@ from tested_transformer.models.recurrent import (
 )
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.plotting.interactive import (
-    Look,
     NumberPicture,
+    NumberTranslation,
     Setting,
     SettingsPicture,
     number_picture,
@@ -230,7 +230,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ResiDual: lambda: ResiDual(LayerNorm(8)),
     Residual: lambda: Residual(LayerNorm(8)),
     Parts: lambda: Parts.of({}),
-    NumberPicture: lambda: number_picture([look()], start=1, examples=[1]),
+    NumberPicture: lambda: number_picture([number_translation()], start=1, examples=[1]),
     Limits: Limits,
     Assignment: lambda: Assignment("hw01", "title", "1", (1,), ()),
     Submission: lambda: find_submissions(submissions_folder())[0],
@@ -255,9 +255,9 @@ def visible(*shape: int) -> Tensor:
     return torch.ones(shape, dtype=torch.bool)
 
 
-def look() -> Look:
+def number_translation() -> NumberTranslation:
     """What a model attends to as it translates 1."""
-    return Look(1, ("ein",), ("one", "end"), np.ones((2, 1)))
+    return NumberTranslation(1, ("ein",), ("one", "EOS"), np.ones((2, 1)))
 
 
 ALSO = {  # what a right call needs besides its required arguments
@@ -415,14 +415,14 @@ VALUES: dict[str, Callable[[], Any]] = {
     "heights": lambda: [1.0, 2.0],
     "Setting.labels": lambda: ("a", "b"),
     "Setting.start": lambda: 1,
-    "look": look,
-    "looks": lambda: [look()],
+    "translation": number_translation,
+    "translations": lambda: [number_translation()],
     "number_picture.start": lambda: 1,
     "number_picture.examples": lambda: [1],
     "number_picture.shown": lambda: [1],
-    "look_at_numbers.model": lambda: load_first_model()[0],
-    "look_at_numbers.source": lambda: load_first_model()[1],
-    "look_at_numbers.target": lambda: load_first_model()[2],
+    "translate_numbers.model": lambda: load_first_model()[0],
+    "translate_numbers.source": lambda: load_first_model()[1],
+    "translate_numbers.target": lambda: load_first_model()[2],
     "mask_switches.scores": lambda: torch.rand(3, 3),
     "mask_switches.words": lambda: list("abc"),
     "mask_switches.start": lambda: (0, 0, 0, 1),

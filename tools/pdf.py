@@ -104,7 +104,7 @@ def wanted(names: list[str]) -> list[str]:
 def chromium():
     """A browser.
 
-    Raises: CanNotPrintError if there is none, or it can not start.
+    Raises: CanNotPrintError if there is none, or it cannot start.
     """
     program = find_chromium()
     if program is None:

@@ -31,7 +31,7 @@ from chapters import ROOT, chapter_paths
 REPORTS = ROOT / "_build" / "reports"
 RECORD = ROOT / "book" / "tested.json"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-TWO = ["-n", "2"]
+TWO = ["-n", "2", "--dist", "loadgroup"]  # what shares something slow to make is one group
 UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
 # Modules whose signatures are checked while the tests run. The reference, the Specs and the exercises
 # work on NumPy arrays in Python loops, where a check at every call would multiply the time.
@@ -164,7 +164,8 @@ def steps(fast: bool) -> list[Step]:
         *tests,
         Step("chapters", [*PYTEST, *by_file, *NBVAL, *map(str, chapters)], beside=book),
         book,
-        Step("browser", [*PYTEST, *TWO, "tests/browser"], after=book),
+        # Neighbors share their browser; whoever is done first takes over some of the other's.
+        Step("browser", [*PYTEST, "-n", "2", "--dist", "worksteal", "tests/browser"], after=book),
     ]
 
 

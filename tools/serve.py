@@ -120,7 +120,7 @@ def main() -> int:
     except OSError as error:
         taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         why = "something else uses it, or it needs other rights" if taken else error
-        print(f"Port {port} can not be had ({why}): make serve PORT=8001", file=sys.stderr)
+        print(f"Port {port} cannot be had ({why}): make serve PORT=8001", file=sys.stderr)
         return 1
     print(f"Open http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
     try:

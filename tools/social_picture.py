@@ -24,18 +24,18 @@ FONT = "font-family='DejaVu Sans, Verdana, sans-serif'"
 def drawing() -> str:
     """The picture as SVG, with the weights of the trained model."""
     from tested_transformer.experiments.ch10_number_models import load_first_model
-    from tested_transformer.plotting.interactive import look_at_numbers
+    from tested_transformer.plotting.interactive import translate_numbers
 
-    (look,) = look_at_numbers(*load_first_model(), [NUMBER])
-    read, said = places(len(look.read)), places(len(look.said))
+    (look,) = translate_numbers(*load_first_model(), [NUMBER])
+    read, said = places(len(look.source)), places(len(look.generated))
     lines = [
         line(read[j], said[i], level / 100)
         for i, row in enumerate(look.levels.tolist())
         for j, level in enumerate(row)
         if level
     ]
-    words = [word(x, TOP, text, GERMAN) for x, text in zip(read, look.read, strict=True)]
-    words += [word(x, BOTTOM, text, ENGLISH) for x, text in zip(said, look.said, strict=True)]
+    words = [word(x, TOP, text, GERMAN) for x, text in zip(read, look.source, strict=True)]
+    words += [word(x, BOTTOM, text, ENGLISH) for x, text in zip(said, look.generated, strict=True)]
     return "\n".join([
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' {FONT}>",
         f"<rect width='{WIDTH}' height='{HEIGHT}' fill='{PAPER}'/>",

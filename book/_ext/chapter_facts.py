@@ -153,7 +153,7 @@ def needed(env, docname: str) -> list[str]:
     later = [need for need in needs if isinstance(need, int) and not need < mine]
     if later:
         raise ValueError(
-            f"book/chapters.yml: chapter {mine} can not need {later}, which is not before it"
+            f"book/chapters.yml: chapter {mine} cannot need {later}, which is not before it"
         )
     return [
         link(env, docname, known[need]) if isinstance(need, int) else escape(need) for need in needs

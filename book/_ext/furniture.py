@@ -16,8 +16,8 @@ from sphinx.errors import ExtensionError
 HERE = Path(__file__).resolve().parent
 PICTURE = "_static/social.png"
 PICTURE_ALT = (
-    "vier, und, zwanzig and an end sign above, twenty, four and an end sign below. Lines, as thick as the "
-    "attention of a trained model, lead from four to vier and from twenty to und, and cross."
+    "vier, und, zwanzig and EOS above, twenty, four and EOS below. Lines, as thick as the "
+    "attention weights of a trained model, lead from four to vier and from twenty to und, and cross."
 )
 PAGE_COLORS = {"light": "#fdfdfb", "dark": "#14181e"}  # of the theme, behind the text
 FRONT_TITLE = "Attention, with everything on the page tested"

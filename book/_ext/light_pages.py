@@ -3,7 +3,7 @@
 The theme brings an icon font with a program of 1.5 MB, the style of every part of a large framework, and a
 dozen scripts that block the page. When the pages are written, their style sheets become one, without
 the rules that no page can use; their scripts become one, which runs when the page stands. A page that does
-not look as expected here stops the build, so that a new version of the theme can not undo this unseen.
+not look as expected here stops the build, so that a new version of the theme cannot undo this unseen.
 """
 
 import hashlib
@@ -151,7 +151,7 @@ def _purge(css, words, theme):
             if not (rule.lower_at_keyword == "font-face" and "Font Awesome" in rule.serialize()):
                 kept.append(rule.serialize())
         elif rule.type == "error":
-            raise ExtensionError(f"a style sheet can not be read: {rule.message}")
+            raise ExtensionError(f"a style sheet cannot be read: {rule.message}")
     return "\n".join(filter(None, kept))
 
 

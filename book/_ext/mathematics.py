@@ -1,6 +1,6 @@
 """Mathematics is set when the book is built: each formula is MathML, and the page needs no script for it.
 
-A formula that can not be set is a warning with its place, and so no book. The LaTeX source stays inside
+A formula that cannot be set is a warning with its place, and so no book. The LaTeX source stays inside
 the MathML as its annotation, for whoever copies it or has a browser without MathML.
 """
 

@@ -1,4 +1,4 @@
-// The first page. Its picture answers: the word under the mouse, tapped or focused shows what it looks at.
+// The first page. Its picture answers: the token under the mouse, tapped or focused shows its attention weights.
 (() => {
   const root = document.querySelector(".front-look");
   if (!root) return;

@@ -310,7 +310,7 @@ class NanByTwo(AttentionFormula):
         return filled.softmax(-1).masked_fill(self.empty, 0.0)
 
 
-@wrong_formula("grouped heads: one mask for each group")
+@wrong_formula("grouped-query attention: one mask for each group")
 class MaskOfTheGroup(AttentionFormula):
     def __call__(self, query, key, value, *, mask=None, **options):
         if query.ndim == 4 and mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
@@ -375,7 +375,7 @@ class WindowCausal(AttentionFormula):
         return super().allowed(scores, mask, causal, window, key_lengths)
 
 
-@wrong_formula("slopes of the key heads")
+@wrong_formula("slopes of the KV heads")
 class SlopesOfGroups(AttentionFormula):
     def __call__(self, query, key, value, *, alibi_slopes=None, **options):
         if alibi_slopes is not None and query.shape[1] != key.shape[1]:

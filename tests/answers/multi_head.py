@@ -282,7 +282,7 @@ class FourAxes(HeadsFormula):
         return super().allowed(scores, mask, causal)
 
 
-@wrong_heads("grouped heads forget causal")
+@wrong_heads("grouped-query attention forgets causal")
 class GroupedNotCausal(HeadsFormula):
     def __call__(self, *given, causal=False, num_kv_heads=None, **options):
         causal = causal and num_kv_heads is None

@@ -1,15 +1,15 @@
 """The built site for readers who see little, use a keyboard or large letters, or run no scripts.
 
-axe-core judges every page by the rules of WCAG 2.2 AA and by its own good practices; what it can not see
-(the order of the tab key, whether the place of the focus shows, what Enter and Escape do) is tried here.
+axe-core judges every page in test_site.py; what it cannot see (the order of the tab key, whether the place
+of the focus shows, what Enter and Escape do) is tried here.
 """
 
 import re
-from pathlib import Path
 
-import axe_playwright_python
 import pytest
 import test_site as site
+
+from axe import AXE, OPEN_FOLDS, colors, everything, use_scheme
 
 browser, address = site.browser, site.address
 PAGES = [name for name in site.PAGES if name != "index.html"]  # which only leads on
@@ -18,75 +18,7 @@ MODULE = "_modules/tested_transformer/functional/masks.html"
 KINDS = ["book/index.html", CHAPTER, "book/glossary.html", "book/generated/api.html", MODULE,
          "genindex.html", "search.html", "404.html"]  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
-# It reads no MathML: a cell with a formula in it is not empty.
-AXE += "; axe.configure({rules: [{id: 'empty-table-header', selector: 'th:not([role]):not(:has(math))'}]})"
-TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-# Rules of WCAG that axe runs only when asked by name.
-MORE = ["label-content-name-mismatch", "p-as-heading", "td-has-header", "css-orientation-lock"]
-COLORS = ["color-contrast", "link-in-text-block"]
-
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
-
-# Text that looks the same has the same contrast, so of each look one is judged: a page of code has ten
-# thousand words in five colors. A look is a color, a size and a weight on what is behind.
-MARK_LOOKS = r"""() => {
-    const seen = new Set(), behind = new Map();
-    const under = element => {
-        if (!element) return '';
-        if (!behind.has(element)) {
-            const {backgroundColor, backgroundImage, opacity, filter} = getComputedStyle(element);
-            const own = [backgroundColor, backgroundImage, opacity, filter].join();
-            const nothing = own === 'rgba(0, 0, 0, 0),none,1,none';
-            behind.set(element, under(element.parentElement) + (nothing ? '' : '|' + own));
-        }
-        return behind.get(element);
-    };
-    for (const element of document.querySelectorAll('body *')) {
-        element.removeAttribute('data-look');
-        if (![...element.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue;
-        if (!element.checkVisibility()) continue;
-        const {color, fontSize, fontWeight} = getComputedStyle(element);
-        const look = [color, fontSize, fontWeight, under(element)].join(';');
-        if (!seen.has(look)) element.setAttribute('data-look', '');
-        seen.add(look);
-    }
-    axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});
-    return seen.size;
-}"""
-OPEN_FOLDS = "for (const fold of document.querySelectorAll('details')) fold.open = true"
-
-
-def violations(page, options: dict) -> list[str]:
-    """What axe finds wrong: the rule, how often, and the first place."""
-    found = page.evaluate(
-        "options => axe.run(document, {...options, resultTypes: ['violations']})", options
-    )
-    return [
-        f"{broken['id']}, {len(broken['nodes'])} times: {broken['nodes'][0]['target']} "
-        f"{broken['nodes'][0]['failureSummary']} {broken['nodes'][0]['html'][:200]}"
-        for broken in found["violations"]
-    ]
-
-
-def everything(page) -> list[str]:
-    """All that axe can judge, the colors of each look once."""
-    assert page.evaluate(MARK_LOOKS) >= 5
-    rules = {name: {"enabled": True} for name in MORE}
-    return violations(page, {"runOnly": {"type": "tag", "values": TAGS}, "rules": rules})
-
-
-def colors(page) -> list[str]:
-    """Contrast, and links that only a color tells from the text around them."""
-    assert page.evaluate(MARK_LOOKS) >= 5
-    only = {"runOnly": {"type": "rule", "values": COLORS}, "preload": False}
-    return violations(page, only)
-
-
-def use_scheme(page, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
-    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
 
 
 @pytest.fixture
@@ -103,20 +35,6 @@ def visit(browser, address):
     for one in visits:
         one.page.close()
         assert one.errors == []
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_axe(visit, name):
-    page = visit(name)
-    page.evaluate(OPEN_FOLDS)
-    page.evaluate(AXE)
-    wrong = []
-    for scheme, judge in zip(site.SCHEMES, (everything, colors), strict=True):
-        use_scheme(page, scheme)
-        wrong += [f"{name}, {scheme}: {found}" for found in judge(page)]
-    assert wrong == []
-    page.set_viewport_size({"width": 320, "height": 640})  # 1280 px, enlarged to 400 %
-    assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 @pytest.mark.parametrize("scheme", site.SCHEMES)
@@ -198,6 +116,7 @@ TO_THE_BEGINNING = """() => {
     first.focus();
     first.remove();
     window.lastStop = null;
+    for (const stopped of document.querySelectorAll('[data-stopped]')) delete stopped.dataset.stopped;
 }"""
 
 
@@ -214,24 +133,22 @@ def walk(page, most: int) -> list[dict]:
     return stops
 
 
-@pytest.mark.parametrize("scheme", site.SCHEMES)
 @pytest.mark.parametrize("name", KINDS)
-def test_tab_key(visit, name, scheme):
-    """The skip link comes first; then everything, in the order of the page, and one sees where one is."""
-    page = visit(name, DESKTOP if scheme == "light" else PHONE)
-    use_scheme(page, scheme)
-    most = 600 if name in (CHAPTER, "book/index.html") else 100
-    stops = walk(page, most)
-    assert stops[0]["name"] == "Skip to main content"
-    assert len(stops) > 5
-    assert [stop for stop in stops if stop["wrong"]] == []
-    if len(stops) < most:
-        assert page.evaluate(MISSED) == []
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_skip_link(visit, name):
+def test_tab_key(visit, name):
+    """The skip link comes first and leads past the rest; then everything, in the order of the page, and one
+    sees where one is."""
     page = visit(name)
+    most = 600 if name in (CHAPTER, "book/index.html") else 100
+    for scheme, size in (("light", DESKTOP), ("dark", PHONE)):
+        page.set_viewport_size(size)
+        use_scheme(page, scheme)
+        stops = walk(page, most)
+        assert stops[0]["name"] == "Skip to main content", scheme
+        assert len(stops) > 5, scheme
+        assert [stop for stop in stops if stop["wrong"]] == [], scheme
+        if len(stops) < most:
+            assert page.evaluate(MISSED) == [], scheme
+    page.set_viewport_size(DESKTOP)
     page.evaluate(TO_THE_BEGINNING)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -388,15 +305,16 @@ LETTERS = {
 }
 
 
-@pytest.mark.parametrize("how", LETTERS)
 @pytest.mark.parametrize("name", KINDS)
-def test_letters(visit, name, how):
+def test_letters(visit, name):
     """Nothing is lost when a reader makes the letters larger or sets them further apart."""
     page = visit(name)
     page.evaluate(OPEN_FOLDS)
-    page.add_style_tag(content=LETTERS[how])
-    assert page.evaluate(CUT_OFF) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+    for how, style in LETTERS.items():
+        tag = page.add_style_tag(content=style)
+        assert page.evaluate(CUT_OFF) == [], how
+        assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"], how
+        tag.evaluate("tag => tag.remove()")
 
 
 def test_what_goes_on_to_the_right_says_so(visit):

@@ -1,5 +1,7 @@
 """The diagrams in Chromium: the page's colors in light and dark, legible on a phone, without scripts."""
 
+from pathlib import Path
+
 import pytest
 from matplotlib.colors import to_rgb
 from test_site import FLAGS, SITE, find_chromium
@@ -58,14 +60,18 @@ def chrome():
         chrome.close()
 
 
-def look(chrome, address: str | None, *, html: str = "", **options) -> list[dict]:
+def looks(chrome, address: str, **options) -> dict[str, list[dict]]:
+    """What is seen in light and in dark, on one visit."""
     context = chrome.new_context(**options)
-    page = context.new_page()
-    if address is None:
-        page.set_content(html)
-    else:
-        page.goto(address)
-    seen = page.evaluate(LOOK)
+    page, seen = context.new_page(), {}
+    page.goto(address)
+    for scheme in COLORS:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        if options.get(
+            "java_script_enabled", True
+        ):  # else the style sheet goes by the reader's wish at once
+            page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        seen[scheme] = page.evaluate(LOOK)
     context.close()
     return seen
 
@@ -74,13 +80,16 @@ def as_css(color: str) -> str:
     return f"rgb({', '.join(str(round(255 * part)) for part in to_rgb(color))})"
 
 
-@pytest.mark.parametrize("scheme", COLORS)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path, scheme):
-    size = {"width": 360, "height": 800}
-    seen = look(chrome, path.as_uri(), color_scheme=scheme, viewport=size)
-    assert seen
-    for diagram in seen:
+def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path):
+    seen = looks(chrome, path.as_uri(), viewport={"width": 360, "height": 800})
+    for scheme, diagrams in seen.items():
+        assert diagrams
+        fit_a_phone(diagrams, path, scheme)
+
+
+def fit_a_phone(diagrams: list[dict], path: Path, scheme: str) -> None:
+    for diagram in diagrams:
         assert 300 <= diagram["width"] <= 330
         assert diagram["letters"] >= 9.9
         assert diagram["outside"] == []
@@ -89,25 +98,27 @@ def test_diagrams_take_the_pages_colors_and_fit_a_phone(chrome, path, scheme):
         marks = {kind: color for kind, color in diagram["marks"].items() if color}
         assert marks.items() <= {k: as_css(c) for k, c in COLORS[scheme].items()}.items()
     uncolored = {"04_masks", "09_transformer"}  # nothing there is a query, a key or a value
-    assert any(diagram["marks"]["query"] for diagram in seen) == (path.stem not in uncolored)
+    assert any(diagram["marks"]["query"] for diagram in diagrams) == (path.stem not in uncolored)
 
 
-@pytest.mark.parametrize("scheme", COLORS)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_diagrams_are_there_without_scripts(chrome, path, scheme):
+def test_diagrams_are_there_without_scripts(chrome, path):
     """Playwright can still ask; the page itself runs nothing, and is as the reader's machine is."""
-    seen = look(chrome, path.as_uri(), java_script_enabled=False, color_scheme=scheme)
-    assert seen
-    for diagram in seen:
-        assert diagram["width"] == 480
-        assert diagram["plain"] == diagram["page"]
-        assert diagram["ground"] == diagram["paper"]
-        assert diagram["marks"]["query"] in (None, as_css(COLORS[scheme]["query"]))
+    for scheme, diagrams in looks(chrome, path.as_uri(), java_script_enabled=False).items():
+        assert diagrams, scheme
+        for diagram in diagrams:
+            assert diagram["width"] == 480
+            assert diagram["plain"] == diagram["page"]
+            assert diagram["ground"] == diagram["paper"]
+            assert diagram["marks"]["query"] in (None, as_css(COLORS[scheme]["query"])), scheme
 
 
 @pytest.mark.parametrize("scheme", COLORS)
 def test_jupyterlab_has_its_own_word_for_dark(chrome, scheme):
     """The machine's own wish does not count there."""
     html = f'<body data-jp-theme-light="{str(scheme == "light").lower()}">{norm_places().svg}'
-    (diagram,) = look(chrome, None, html=html, color_scheme="dark")
+    page = chrome.new_page(color_scheme="dark")
+    page.set_content(html)
+    (diagram,) = page.evaluate(LOOK)
+    page.close()
     assert diagram["marks"]["query"] == as_css(COLORS[scheme]["query"])

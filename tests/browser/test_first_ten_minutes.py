@@ -6,7 +6,7 @@ import test_site as site
 from tested_transformer import german_words
 from tested_transformer.data import number_pair
 from tested_transformer.experiments.ch10_number_models import first_numbers, load_first_model
-from tested_transformer.plotting.interactive import look_at_numbers, number_picture
+from tested_transformer.plotting.interactive import number_picture, translate_numbers
 from tested_transformer.plotting.style import contrast
 
 NAME = "chapters/00_first_ten_minutes.html"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def looks():
-    return {look.number: look for look in look_at_numbers(*load_first_model(), SOME)}
+    return {look.number: look for look in translate_numbers(*load_first_model(), SOME)}
 
 
 @pytest.fixture
@@ -48,22 +48,22 @@ def type_number(page, text: str) -> None:
 
 def test_it_begins_with_24(page):
     assert page.locator(".tt-controls").is_visible()
-    assert words(page, "read") == ["vier", "und", "zwanzig", "end"]
-    assert words(page, "said") == ["twenty", "four", "end"]
+    assert words(page, "read") == ["vier", "und", "zwanzig", "EOS"]
+    assert words(page, "said") == ["twenty", "four", "EOS"]
     assert page.locator(".tt-headline").inner_text() == "24vierundzwanzig"
     assert "✓ right" in page.locator(".tt-verdict").inner_text()
-    assert "four looks most at vier (1.00)" in page.locator(".tt-words").text_content()
+    assert "four attends most to vier (1.00)" in page.locator(".tt-words").text_content()
 
 
 @pytest.mark.parametrize("number", SOME)
 def test_typed_numbers_show_what_the_package_computes(page, looks, number):
     type_number(page, str(number))
     look = looks[number]
-    assert words(page, "read") == list(look.read)
-    assert words(page, "said") == list(look.said)
+    assert words(page, "read") == list(look.source)
+    assert words(page, "said") == list(look.generated)
     assert numbers(page) == [[level / 100 for level in row] for row in look.levels.tolist()]
     never = number in unseen()
-    assert ("never shown" in page.locator(".tt-training").inner_text()) == never
+    assert ("held out" in page.locator(".tt-training").inner_text()) == never
     assert page.locator(".tt-slider").input_value() == str(number)
 
 
@@ -91,11 +91,11 @@ def test_slider_and_arrow_keys_change_the_picture(page):
     page.locator(".tt-slider").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator(".tt-number").input_value() == "25"
-    assert words(page, "said") == ["twenty", "five", "end"]
+    assert words(page, "said") == ["twenty", "five", "EOS"]
     assert page.locator(".tt-picture").inner_html() != before
     page.locator(".tt-number").focus()
     page.keyboard.press("ArrowDown")
-    assert words(page, "said") == ["twenty", "four", "end"]
+    assert words(page, "said") == ["twenty", "four", "EOS"]
     box = page.locator(".tt-slider").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 9, box["y"] + box["height"] / 2)
     assert int(page.locator(".tt-number").input_value()) > 950
@@ -130,13 +130,13 @@ def test_bad_input_gets_a_sentence_and_leaves_the_picture(page, text, sentence):
     assert page.locator(".tt-said").count() >= 2
     type_number(page, "7")
     assert page.locator(".tt-problem").inner_text() == ""
-    assert words(page, "said") == ["seven", "end"]
+    assert words(page, "said") == ["seven", "EOS"]
 
 
-def test_pointing_at_a_word_shows_what_it_looked_at(page):
+def test_pointing_at_a_token_shows_its_weights(page):
     four = page.locator(".tt-said").nth(1)
     four.hover()
-    assert page.locator(".tt-words").inner_text() == "four looks at vier (1.00)."
+    assert page.locator(".tt-words").inner_text() == "four attends to vier (1.00)."
     assert page.locator(".tt-weight").all_text_contents() == ["1.00", "0.00", "0.00", "0.00"]
     assert page.locator(".tt-links path:not(.tt-faint)").count() == 1
     page.mouse.move(2, 2)
@@ -145,7 +145,7 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page):
 
 def test_words_are_reached_with_the_tab_key(page):
     page.locator(".tt-examples button").last.focus()
-    for sentence in ("twenty looks at und", "four looks at vier", "the end sign looks at"):
+    for sentence in ("twenty attends to und", "four attends to vier", "EOS attends to"):
         page.keyboard.press("Tab")
         assert page.locator(".tt-words").inner_text().startswith(sentence)
     page.keyboard.press("Escape")
@@ -160,9 +160,9 @@ def test_touch(browser, address):
     )
     visit = site.Visit(phone, address, NAME)
     visit.page.locator(".tt-said").nth(0).tap()
-    assert visit.page.locator(".tt-words").inner_text().startswith("twenty looks at und")
+    assert visit.page.locator(".tt-words").inner_text().startswith("twenty attends to und")
     visit.page.locator(".tt-said").nth(1).tap()
-    assert visit.page.locator(".tt-words").inner_text().startswith("four looks at vier")
+    assert visit.page.locator(".tt-words").inner_text().startswith("four attends to vier")
     assert visit.errors == []
     phone.close()
 
@@ -210,8 +210,8 @@ def test_without_scripts_the_still_figure_stands(browser, address, scheme):
     page.goto(f"{address}/{NAME}")
     assert page.locator(".tt-drawing").is_visible()
     assert page.locator(".tt-controls").is_hidden()
-    assert words(page, "said") == ["twenty", "four", "end"]
-    assert page.locator(".tt-words").inner_text().startswith("twenty looks most at und")
+    assert words(page, "said") == ["twenty", "four", "EOS"]
+    assert page.locator(".tt-words").inner_text().startswith("twenty attends most to und")
     page.locator(".tt-look summary").click()
     assert len(numbers(page)) == 3
     assert readable(page)
@@ -220,7 +220,7 @@ def test_without_scripts_the_still_figure_stands(browser, address, scheme):
 
 def test_in_a_notebook_and_twice_on_a_page(browser):
     """A notebook puts the output into its page and runs the script anew; each picture is its own."""
-    html = number_picture(look_at_numbers(*load_first_model(), range(1, 51)), examples=()).html
+    html = number_picture(translate_numbers(*load_first_model(), range(1, 51)), examples=()).html
     page = browser.new_page()
     page.set_content("<body></body>")
     errors = []
@@ -240,7 +240,7 @@ def test_in_a_notebook_and_twice_on_a_page(browser):
     page.locator(".tt-number").nth(1).fill("7")
     assert page.locator(".tt-headline strong").all_text_contents() == ["24", "7"]
     page.locator(".tt-said").first.focus()
-    assert page.locator(".tt-words").first.inner_text() == "twenty looks at und (1.00)."
+    assert page.locator(".tt-words").first.inner_text() == "twenty attends to und (1.00)."
     assert page.locator(".tt-chosen").count() == 1
     assert errors == []
     page.close()

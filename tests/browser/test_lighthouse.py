@@ -14,7 +14,7 @@ CATEGORIES = ("accessibility", "best-practices", "seo")
 KINDS = [
     "book/index.html",
     "chapters/04_masks.html",
-    "book/generated/api.html",
+    "book/generated/course.html",
     "book/glossary.html",
     "search.html",
 ]

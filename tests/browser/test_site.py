@@ -1,17 +1,24 @@
 """Every page of the built site in Chromium, served and from disk.
 
 Whoever opens a page sees what was meant: nothing is asked of another host, no script fails, all
-mathematics is set, every link leads somewhere, every picture has words, and nothing is wider than
-the screen, on a phone or a desktop, in light or dark.
+mathematics is set, every link leads somewhere, every picture has words, nothing is wider than the screen,
+on a phone or a desktop, in light or dark, axe finds nothing wrong, and no page is heavier than its kind may be.
+Each page is loaded once for all of this, and once more from disk.
 """
 
+import re
 import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import axe
 import serve
 from chromium import FLAGS, MISSING, find_chromium
 
@@ -28,8 +35,49 @@ PAGES = sorted(
     if path.relative_to(SITE).parts[0] != "_static"
 )
 WIDTHS = (360, 768, 1440)
-FIRST_VISIT, NEXT_VISIT, PICTURE = 700_000, 150_000, 100_000  # bytes, as they travel
+NEXT_VISIT, PICTURE = 150_000, 100_000  # bytes, as they travel
 SCHEMES = ("light", "dark")
+STANDING = [name for name in PAGES if name != "index.html"]  # which only leads on
+LANDING, CHAPTER, OTHER = "book/index.html", "chapters/04_masks.html", "chapters/03_scaling.html"
+# axe judges every page in light, and one of each kind in dark.
+ALSO_IN_DARK = {
+    LANDING, CHAPTER, "chapters/deeper/01_other_views.html", "book/glossary.html", "book/notation.html",
+    "book/for-instructors.html", "book/generated/api.html", "book/generated/course.html",
+    "book/generated/gallery.html", "book/generated/interview.html", "genindex.html", "search.html", "404.html",
+    "_modules/tested_transformer/functional/masks.html",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a page of one kind may cost a reader."""
+
+    names: str  # a pattern
+    bytes: int  # over the network, on the first visit to the book
+    nodes: int  # elements and texts of the document
+    blocking: int  # styles and scripts that the browser waits for before it paints
+
+
+# What the heaviest page of a kind has now (November 2026), rounded up by a tenth at most. A chapter moves up to the
+# cores when its deeper pages are out, and no deeper page may be heavier than a core. Nothing but the one style
+# sheet blocks the first paint.
+LIMITS = {
+    "landing page": Limits(r"book/index", 95_000, 1_500, 1),
+    "core chapter": Limits(r"chapters/0[0-4]_.*", 170_000, 11_000, 1),
+    "chapter": Limits(r"chapters/\d.*", 270_000, 28_000, 1),
+    "deeper page": Limits(r"chapters/deeper/.*", 170_000, 11_000, 1),
+    "generated page": Limits(r"book/generated/.*", 200_000, 76_000, 1),
+    "page of the book": Limits(r"book/[\w-]+", 150_000, 3_900, 1),
+    "source": Limits(r"_modules/tested_transformer/.*", 103_000, 14_500, 1),
+    "list": Limits(r"genindex|py-modindex|search|404|_modules/index", 165_000, 8_300, 1),
+}
+
+
+def kind_of(name: str) -> str:
+    """The kind of a page, the first that fits."""
+    page = name.removesuffix(".html")
+    return next(kind for kind, limits in LIMITS.items() if re.fullmatch(limits.names, page))
+
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")
 
@@ -43,7 +91,8 @@ def browser():
 
     with sync_playwright() as playwright:
         chrome = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield chrome.new_context()  # one for all pages, so that scripts and styles are cached
+        # One for all pages, so that scripts and styles are cached; nobody waits for what moves.
+        yield chrome.new_context(reduced_motion="reduce")
         chrome.close()
 
 
@@ -69,9 +118,10 @@ class Visit:
     As a context it closes the page, and by then nothing may have gone wrong.
     """
 
-    def __init__(self, browser, base: str, name: str):
+    def __init__(self, browser, base: str, name: str, *, weighed: bool = False):
         url = f"{base}/{name}"
         self.page = browser.new_page()
+        self.traffic = Traffic(self.page) if weighed else None
         self.elsewhere, self.errors = [], []
         self.home = urlsplit(url).netloc
         self.page.on("request", self._request)
@@ -90,8 +140,11 @@ class Visit:
     def __exit__(self, kind, *_):
         self.page.close()
         if kind is None:
-            assert self.elsewhere == []
-            assert self.errors == []
+            assert self.wrong() == []
+
+    def wrong(self) -> list[str]:
+        """What went wrong until now."""
+        return [f"asked of another host: {url}" for url in self.elsewhere] + self.errors
 
     def _request(self, request):
         parts = urlsplit(request.url)
@@ -143,26 +196,255 @@ def wrong_with(page) -> list[str]:
 
 
 def too_wide(page) -> list[str]:
-    """The widths and colour schemes at which the page scrolls sideways."""
-    wide = []
-    for scheme in SCHEMES:
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(
-            f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'", timeout=20_000
-        )
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
+    """The widths and color schemes at which the page scrolls sideways."""
+    wide, schemes = [], list(SCHEMES)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_function(
+                f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'",
+                timeout=20_000,
+            )
             seen = page.evaluate("document.documentElement.scrollWidth")
             if seen > width:
                 wide.append(f"{scheme}, {width} px: the page is {seen} px wide")
+        schemes.reverse()  # the next width begins with the scheme that is there
     return wide
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page_served(browser, address, name):
-    with Visit(browser, address, name) as visit:
+# Letters that may look different, the first of each: one character in one font, one size or weight apart.
+MARK_LETTERS = """() => {
+    const seen = new Set();
+    for (const letter of document.querySelectorAll('math :is(mi, mn, mo, mtext)')) {
+        if (!letter.checkVisibility()) continue;
+        const {fontFamily, fontWeight, fontStyle, mathStyle} = getComputedStyle(letter);
+        const look = [letter.textContent, letter.localName, fontFamily, fontWeight, fontStyle, mathStyle].join();
+        if (!seen.has(look)) letter.setAttribute('data-letter', '');
+        seen.add(look);
+    }
+    return seen.size;
+}"""
+
+
+def strange_letters(page) -> list[str]:
+    """Formulas need no font of the machine. A letter that the book's part of the font lacks is one more in
+    tools/math_font.py."""
+    if not page.evaluate(MARK_LETTERS):
+        return []
+    seen = page.context.new_cdp_session(page)
+    for domain in ("DOM", "CSS"):
+        seen.send(f"{domain}.enable")
+    root = seen.send("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
+    letters = {"nodeId": root, "selector": "[data-letter]"}
+    used, ours = {}, False
+    for node in seen.send("DOM.querySelectorAll", letters)["nodeIds"]:
+        for font in seen.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]:
+            ours = ours or font["isCustomFont"]
+            if not font["isCustomFont"]:
+                used[font["familyName"]] = node
+    seen_in = {
+        family: seen.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"]
+        for family, node in used.items()
+    }
+    seen.detach()
+    return [f"{family}: {html}" for family, html in seen_in.items()] + (
+        [] if ours else ["no formula in the book's font"]
+    )
+
+
+class Traffic:
+    """What a page brings over the network, in bytes: each address with its headers."""
+
+    def __init__(self, page):
+        self.page, self.asked, self.sizes, self.open = page, {}, {}, set()
+        network = page.context.new_cdp_session(page)
+        network.send("Network.enable")
+        network.on("Network.requestWillBeSent", self._asked)
+        network.on("Network.loadingFinished", self._finished)
+        network.on("Network.loadingFailed", lambda e: self.open.discard(e["requestId"]))
+
+    def _asked(self, event):
+        self.asked[event["requestId"]] = event["request"]["url"]
+        self.open.add(event["requestId"])
+
+    def _finished(self, event):
+        self.open.discard(event["requestId"])
+        address = self.asked.get(event["requestId"], "")
+        if address.startswith("http"):
+            self.sizes[address] = event["encodedDataLength"]
+
+    def all(self) -> dict[str, float]:
+        """The sizes, once everything that was asked for is there."""
+        end = time.monotonic() + 10
+        while self.open and time.monotonic() < end:
+            self.page.wait_for_timeout(10)
+        assert not self.open, [self.asked[each] for each in self.open]
+        return self.sizes
+
+
+def transferred(browser, context, url: str) -> dict[str, float]:
+    """The traffic of a page of its own."""
+    page = context.new_page()
+    traffic = Traffic(page)
+    page.goto(url, wait_until="load")
+    page.evaluate(NOTHING_WAITS)
+    sizes = traffic.all()
+    page.close()
+    return sizes
+
+
+COST = """() => {
+    const texts = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
+    let nodes = 1;
+    while (texts.nextNode()) nodes++;
+    const blocking = performance.getEntriesByType('resource').filter(one => one.renderBlockingStatus === 'blocking');
+    return [nodes, blocking.map(one => one.name)];
+}"""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What one page costs a reader."""
+
+    name: str
+    sizes: dict[str, float]
+    nodes: int
+    blocking: list[str]
+
+    def too_much(self, known: Iterable[str]) -> list[str]:
+        """What is beyond the limits of the page's kind; `known` stands in the browser's cache on the next visit."""
+        kind = kind_of(self.name)
+        limits = LIMITS[kind]
+        known = set(known)
+        then = {url: size for url, size in self.sizes.items() if url not in known}
+        largest = dict(sorted(self.sizes.items(), key=lambda item: -item[1])[:6])
+        wrong = [
+            f"{what}: {seen:,.0f}, a {kind} may have {most:,}: {details}"
+            for what, seen, most, details in (
+                ("bytes", sum(self.sizes.values()), limits.bytes, largest),
+                ("bytes on the next visit", sum(then.values()), NEXT_VISIT, then),
+                ("nodes", self.nodes, limits.nodes, ""),
+                ("blocking requests", len(self.blocking), limits.blocking, self.blocking),
+            )
+            if seen > most
+        ]
+        pictures = {url: size for url, size in self.sizes.items() if "/_images/" in url}
+        wrong += [
+            f"picture of {size} bytes: {url}"
+            for url, size in pictures.items()
+            if size >= PICTURE or not url.endswith((".svg", ".webp"))
+        ]
+        return wrong
+
+
+@pytest.fixture(scope="module")
+def before(browser, address):
+    """What two chapters leave in the browser's cache."""
+    found = {}
+    for name in (OTHER, CHAPTER):
+        context = browser.browser.new_context()
+        found[name] = transferred(browser, context, f"{address}/{name}")
+        context.close()
+    return found
+
+
+def test_what_pages_share_comes_once(browser, address, before):
+    """Style, scripts and fonts of one page are there for the next: only its own files are asked for."""
+    context = browser.browser.new_context()
+    transferred(browser, context, f"{address}/{OTHER}")
+    then = transferred(browser, context, f"{address}/{CHAPTER}")
+    context.close()
+    own = {url: size for url, size in before[CHAPTER].items() if url not in before[OTHER]}
+    assert {url for url, size in then.items() if size} == set(own)
+    assert f"{address}/{CHAPTER}" in own
+    shared = {urlsplit(url).path.rpartition(".")[2] for url in before[CHAPTER] if url not in own}
+    assert shared >= {"css", "js", "woff2"}
+
+
+@contextmanager
+def unfolded(page) -> Iterator[None]:
+    """The page with every fold open, for a while."""
+    closed = page.locator("details:not([open])").element_handles()
+    page.evaluate(axe.OPEN_FOLDS)
+    yield
+    page.evaluate("folds => { for (const fold of folds) fold.open = false; }", closed)
+
+
+def judged_by_axe(page, name: str) -> list[str]:
+    """What axe finds, and whether the page enlarged to 400 % scrolls sideways.
+
+    At the width at which the page was loaded: after another one the theme takes a while to make what
+    scrolls a stop for the tab key.
+    """
+    page.evaluate(axe.AXE)
+    wrong = []
+    axe.use_scheme(page, "light")
+    wrong += [f"axe, light: {found}" for found in axe.everything(page)]
+    if name in ALSO_IN_DARK:
+        axe.use_scheme(page, "dark")
+        wrong += [f"axe, dark: {found}" for found in axe.colors(page)]
+    page.set_viewport_size({"width": 320, "height": 640})  # 1280 px, enlarged to 400 %
+    seen = page.evaluate("document.documentElement.scrollWidth")
+    return wrong + ([f"at 400 %: {seen} px wide"] if seen > 320 else [])
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_page(browser, address, before, name):
+    """All that is asked of a page, on one visit."""
+    size = {"width": 1280, "height": 800}
+    context = browser.browser.new_context(
+        reduced_motion="reduce", viewport=size
+    )  # nothing is cached
+    visit = Visit(context, address, name, weighed=True)
+    page, sizes = visit.page, visit.traffic.all()
+    weight = Weight(name, sizes, *page.evaluate(COST))
+    known = before[CHAPTER if name != CHAPTER else OTHER]
+    wrong = weight.too_much(known) + wrong_with(page)
+    with unfolded(page):
+        wrong += strange_letters(page) + judged_by_axe(page, name)
+    wrong += too_wide(page) + visit.wrong()
+    context.close()
+    assert f"{address}/{name}" in sizes
+    assert wrong == [], name
+
+
+FAULTS = r"""() => document.querySelector('article').insertAdjacentHTML('beforeend', `
+    <p>\\(x\\)</p> <img src="data:,"> <math><mtext>Ж</mtext></math> <button></button>
+    <div style="width: 1600px; height: 1em"></div>`)"""
+
+
+def test_what_is_wrong_with_a_page_is_told(browser, address):
+    """Each of the checks finds its fault."""
+    context = browser.browser.new_context(reduced_motion="reduce")
+    visit = Visit(context, address, "book/notation.html", weighed=True)
+    page = visit.page
+    assert wrong_with(page) + strange_letters(page) == []
+    page.evaluate(FAULTS)
+    found = wrong_with(page)
+    assert [one.partition(":")[0] for one in found] == ["raw TeX", "no alt"]
+    assert len(strange_letters(page)) == 1
+    judged = " ".join(judged_by_axe(page, "book/notation.html"))
+    assert "axe, light: button-name" in judged
+    assert "at 400 %: 16" in judged
+    assert len(too_wide(page)) == 2 * len(WIDTHS)
+    context.close()
+
+
+def test_what_is_too_heavy_is_told():
+    limits = LIMITS["list"]
+    sizes = {"404.html": limits.bytes, "/_images/a.png": PICTURE}
+    weight = Weight("404.html", sizes, limits.nodes + 1, ["a.css"] * (limits.blocking + 1))
+    told = weight.too_much(known=())
+    assert [one.partition(":")[0] for one in told] == [
+        "bytes", "bytes on the next visit", "nodes", "blocking requests", "picture of 100000 bytes",
+    ]  # fmt: skip
+    assert Weight("404.html", {"404.html": 1}, 1, []).too_much(known=()) == []
+
+
+def test_the_front_door_leads_on(browser, address):
+    with Visit(browser, address, "index.html") as visit:
         assert wrong_with(visit.page) == []
-        assert too_wide(visit.page) == []
 
 
 # A host shows the 404 page in place of any other, so its links begin at the host, and from disk nothing asks for it.
@@ -170,69 +452,6 @@ def test_page_served(browser, address, name):
 def test_page_from_disk(browser, name):
     with Visit(browser, SITE.as_uri(), name) as visit:
         assert wrong_with(visit.page) == []
-
-
-@pytest.mark.parametrize("name", [n for n in PAGES if "<math" in (SITE / n).read_text("utf-8")])
-def test_mathematics_needs_no_font_of_the_machine(browser, address, name):
-    """A letter that the book's part of the font lacks is one more in tools/math_font.py."""
-    visit = Visit(browser, address, name)
-    seen = browser.new_cdp_session(visit.page)
-    for domain in ("DOM", "CSS"):
-        seen.send(f"{domain}.enable")
-    root = seen.send("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
-    letters = {"nodeId": root, "selector": "math :is(mi, mn, mo, mtext)"}
-    used = {}
-    for node in seen.send("DOM.querySelectorAll", letters)["nodeIds"]:
-        for font in seen.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]:
-            used[font["familyName"], font["isCustomFont"]] = node
-    strange = {
-        family: seen.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"]
-        for (family, ours), node in used.items()
-        if not ours
-    }
-    visit.page.close()
-    assert strange == {}
-    assert used
-
-
-def transferred(browser, context, url: str) -> dict[str, float]:
-    """What a visit to a page brings over the network, in bytes: each address with its headers."""
-    page = context.new_page()
-    network = context.new_cdp_session(page)
-    network.send("Network.enable")
-    asked, sizes = {}, {}
-    network.on(
-        "Network.requestWillBeSent", lambda e: asked.update({e["requestId"]: e["request"]["url"]})
-    )
-    network.on(
-        "Network.loadingFinished",
-        lambda e: sizes.update({asked.get(e["requestId"], ""): e["encodedDataLength"]}),
-    )
-    page.goto(url, wait_until="load")
-    page.evaluate(NOTHING_WAITS)
-    page.wait_for_timeout(100)
-    page.close()
-    return {address: size for address, size in sizes.items() if address.startswith("http")}
-
-
-STANDING = [name for name in PAGES if name != "index.html"]  # which only leads on
-
-
-@pytest.mark.parametrize("place", range(len(STANDING)), ids=STANDING.__getitem__)
-def test_weight(browser, address, place):
-    """Little on the first visit, and less on the next page, for which style, script and font are there."""
-    context = browser.browser.new_context()
-    first, then = (
-        transferred(browser, context, f"{address}/{STANDING[(place + step) % len(STANDING)]}")
-        for step in (0, 1)
-    )
-    context.close()
-    assert sum(first.values()) < FIRST_VISIT, first
-    assert sum(then.values()) < NEXT_VISIT, then
-    pictures = {url: size for url, size in first.items() if "/_images/" in url}
-    assert all(url.endswith((".svg", ".webp")) for url in pictures), pictures
-    assert all(size < PICTURE for size in pictures.values()), pictures
-    assert f"{address}/{STANDING[place]}" in first
 
 
 @pytest.mark.parametrize("name", [n for n in PAGES if n.startswith(("chapters/0", "book/no"))])
@@ -253,6 +472,7 @@ def test_without_scripts(browser, address, name):
 def test_search_from_disk(browser):
     with Visit(browser, SITE.as_uri(), "search.html?q=attention") as visit:
         visit.page.wait_for_selector("#search-results li a")
+        assert "attention" in visit.page.locator("#search-results li a").first.inner_text()
 
 
 class Links(HTMLParser):

@@ -122,6 +122,7 @@ def test_a_place_that_moved_to_a_deeper_page_is_found_by_its_old_address(browser
     for name, place, _ in {one[2].partition("#")[0]: one for one in moved}.values():
         page.goto(f"{address}/{name}#{place}")
         page.wait_for_url(re.compile(rf"(deeper/\w+|book/generated/interview)\.html#{place}$"))
+        assert page.locator(f"[id='{place}']").count() == 1, f"{name}#{place}"
     page.close()
 
 

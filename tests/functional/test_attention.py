@@ -71,7 +71,7 @@ def test_gradients_in_every_dtype(backend, dtype, chosen):
 
 
 def _rounded(dtype, chosen):
-    """The inputs and options in a dtype, and no empty row: there the textbook's gradients are NaN."""
+    """The inputs and options in a dtype, and no fully masked row: there the textbook's gradients are NaN."""
     chosen = {
         name: each.to(dtype) if torch.is_tensor(each) and each.is_floating_point() else each
         for name, each in chosen.items()

@@ -43,7 +43,7 @@ MALFORMED = {
     "heads that do not divide": (
         {"query": Q[:, :3]}, ValueError, ["key", "(2, 2, 7, 8)", "divides the 3 query heads"],
     ),
-    "no key heads": (
+    "no KV heads": (
         {"key": K[:, :0], "value": V[:, :0]}, ValueError, ["key", "(2, 0, 7, 8)", "divides the 4"],
     ),
     "batches differ": ({"query": Q[:1]}, ValueError, ["key", "(2, 2, 7, 8)", "(1, 4)"]),
@@ -62,7 +62,7 @@ MALFORMED = {
     "mask with another batch": (
         {"mask": BOOL.expand(3, 1, 5, 7)}, ValueError, ["mask", "(3, 1, 5, 7)", "(2, 4, 5, 7)"],
     ),
-    "mask per key head": (
+    "mask per KV head": (
         {"mask": BOOL.expand(2, 2, 5, 7)}, ValueError, ["mask", "(2, 2, 5, 7)", "(2, 4, 5, 7)"],
     ),
     "bias of booleans": ({"bias": BOOL}, TypeError, ["bias", "bool", "floating"]),
@@ -91,7 +91,7 @@ MALFORMED = {
         {"query": Q[0, 0], "key": K[0, 0], "value": V[0, 0], "key_lengths": torch.tensor([3])},
         ValueError, ["key_lengths", "batch axis"],
     ),
-    "slopes per key head": (
+    "slopes per KV head": (
         {"alibi_slopes": torch.ones(2)}, ValueError, ["alibi_slopes", "(2,)", "(4,)"],
     ),
     "slopes of integers": (

@@ -91,7 +91,7 @@ def test_exports_with_dynamic_sizes(backend, strict, window):
     dynamic = {0: batch, 2: length}, {0: batch, 2: keys}, {0: batch, 2: keys}
     layer, inputs = Causal(backend, window), tuple(tensors())
     if backend == "tiled":
-        with pytest.raises(Exception, match=r'"tiled": it can not be exported'):
+        with pytest.raises(Exception, match=r'"tiled": it cannot be exported'):
             torch.export.export(layer, inputs, dynamic_shapes=dynamic, strict=strict)
         return
     program = torch.export.export(layer, inputs, dynamic_shapes=dynamic, strict=strict).module()
@@ -160,7 +160,7 @@ SERVED_BY_FUSED = {"vmap", "grad", "per sample", "jacrev"}
 @each
 @pytest.mark.parametrize("name", transformed("plain"))
 def test_transforms_of_torch_func(backend, name):
-    """auto and plain serve all of them; a backend that can not says so."""
+    """auto and plain serve all of them; a backend that cannot says so."""
     call = transformed(backend)[name]
     if backend == "tiled" or (backend == "fused" and name not in SERVED_BY_FUSED):
         with pytest.raises(BackendError, match=f'backend "{backend}": .*(transforms|derivative)'):

@@ -47,7 +47,7 @@ def test_nothing_imports_triton_before_it_is_needed():
 
 
 REFUSED = {
-    "weights": ({"return_weights": True}, "can not return them"),
+    "weights": ({"return_weights": True}, "cannot return them"),
     "few queries": ({"query": X[:, :, :8]}, "fewer than 16 queries"),
     "float64": (
         {"query": X.double(), "key": X.double(), "value": X.double()},

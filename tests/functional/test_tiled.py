@@ -57,7 +57,7 @@ def calls(draw, dtype=torch.float64):
     batch_kv = list(batch)
     if rank == 4:
         batch[1] = batch_kv[1] * (share := draw(st.integers(1, 3)))
-        hypothesis.event(f"{share} query heads a key head")
+        hypothesis.event(f"{share} query heads a KV head")
 
     def broadcast(flags):
         full = [*batch, length, keys]
@@ -113,7 +113,7 @@ def test_float32_is_as_exact_as_the_plain_formula(call, tiling):
 
 
 def everything(generator, *, heads=4, groups=2, queries=7, keys=9):
-    """Query, key, value and one of everything, with an empty row."""
+    """Query, key, value and one of everything, with a fully masked row."""
     mask = torch.rand(2, 1, queries, keys, generator=generator) < 0.8
     mask[:, :, 3] = False
     query = random(generator, 2, heads, queries, 3)

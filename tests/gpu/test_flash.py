@@ -77,7 +77,7 @@ def bounds(inputs, gradient, options):
     truth = with_gradients(
         lambda *a: attention(*a, backend="plain", **wide), exact, gradient.double()
     )
-    # The textbook formula has NaN gradients at empty rows: in its own problem they see the first key.
+    # The textbook formula has NaN gradients at fully masked rows: in its own problem they see the first key.
     call = AttentionInputs(*inputs, **{"scale": inputs[0].shape[-1] ** -0.5, **options})
     shown = {k: v for k, v in options.items() if k in ("bias", "alibi_slopes", "scale")}
     allowed = call.allowed()

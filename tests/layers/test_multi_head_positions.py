@@ -54,7 +54,7 @@ SCHEMES = {
 
 
 def layer_of(scheme, *, window=None, seed=0, **options):
-    """6 query heads and 2 key heads of 4 features for a D of 10: every size differs."""
+    """6 query heads and 2 KV heads of 4 features for a D of 10: every size differs."""
     torch.manual_seed(seed)
     options = {"num_kv_heads": 2, "d_head": 4, "positions": SCHEMES[scheme](), **options}
     return MultiHeadAttention(10, 6, window=window, **options).double().eval()
@@ -98,7 +98,7 @@ def change_of_output(layer, x, error):
 
 
 def llama_and_ours(window, attention_bias, base=500000.0):
-    """Their layer and ours with the same weights: grouped heads of another size than D / H, in halves."""
+    """Their layer and ours with the same weights: grouped-query attention of another size than D / H, in halves."""
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

@@ -67,7 +67,7 @@ OTHERS = {
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", OTHERS)
 def test_logits_and_gradients_equal_llama_mistral_and_mpt(kind, seed):
-    """Rotary, grouped heads, a head size of its own, RMSNorm, SwiGLU; a window; ALiBi."""
+    """Rotary, grouped-query attention, a head size of its own, RMSNorm, SwiGLU; a window; ALiBi."""
     small, copy, table = OTHERS[kind]
     torch.manual_seed(seed)
     theirs = small()

@@ -1,4 +1,4 @@
-"""Recurrent translators: against NumPy step by step, padding, caches, beams, and what they can not do."""
+"""Recurrent translators: against NumPy step by step, padding, caches, beams, and what they cannot do."""
 
 import copy
 
@@ -130,7 +130,7 @@ def test_the_target_never_sees_its_future(attention):
 
 
 def test_without_attention_only_the_last_states_are_known():
-    """The memory between first and last place may be anything: attention reads it, a bare GRU can not."""
+    """The memory between first and last place may be anything: attention reads it, a bare GRU cannot."""
     target = TARGET[:1]
     for attention in (False, True):
         model = own_model(attention)

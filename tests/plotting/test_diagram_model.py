@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_it_is_a_group_and_no_image():
-    """An image has no links inside for those who can not see it."""
+    """An image has no links inside for those who cannot see it."""
     assert ET.fromstring(model_diagram().svg).get("role") == "group"
 
 

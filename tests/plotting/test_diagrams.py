@@ -487,7 +487,7 @@ def test_running_maximum_and_sum_are_those_of_the_keys_so_far():
 
 
 def test_tiles_shown_are_counted():
-    assert len(rects("tiles", "dashed")) == 6 + 1  # skipped tiles, and the frame of fast memory
+    assert len(rects("tiles", "dashed")) == 6 + 1  # skipped tiles, and the frame of shared memory
     said = words_of(tiles())
     assert [
         said[said.index("queries ↓") + 1 :][n] for n in range(4)

@@ -22,10 +22,10 @@ from tested_transformer.plotting.interactive.numbers import (
     END,
     LEVELS,
     RUNS,
-    Look,
-    look_at_numbers,
+    NumberTranslation,
     number_picture,
     shortened,
+    translate_numbers,
 )
 from tested_transformer.training.trainer import Recipe
 
@@ -39,7 +39,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def looks(loaded):
-    return look_at_numbers(*loaded, NUMBERS)
+    return translate_numbers(*loaded, NUMBERS)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def test_every_number_decodes(picture, looks):
         shown, read, said, levels, right = decoded(record, data)
         assert shown == ("+" if look.number in (1, 24) else "-")
         assert read == (*german_words(look.number), END)
-        assert said == look.said
+        assert said == look.generated
         assert np.abs(levels / 100 - look.weights).max() <= 0.005 + 1e-12
-        assert bool(right) == (look.said != look.expected)
+        assert bool(right) == (look.generated != look.expected)
 
 
 def test_the_model_is_right_on_every_number(loaded, looks):
-    assert [look.number for look in looks if look.said != look.expected] == []
+    assert [look.number for look in looks if look.generated != look.expected] == []
     assert find_mistakes(loaded[0], first_numbers().test, *loaded[1:]) == []
 
 
@@ -90,7 +90,7 @@ def test_weights_are_the_models(loaded, looks, number):
 def test_words_are_those_of_translate(loaded, looks):
     some = [7, 42, 640]
     said = translate(loaded[0], [german_words(n) for n in some], *loaded[1:])
-    assert [[*words, END] for words in said] == [list(looks[n - 1].said) for n in some]
+    assert [[*words, END] for words in said] == [list(looks[n - 1].generated) for n in some]
 
 
 def test_rows_sum_to_one_and_no_weight_is_at_an_edge(looks):
@@ -103,19 +103,19 @@ def test_rows_sum_to_one_and_no_weight_is_at_an_edge(looks):
 
 def test_the_model_is_left_as_it_was(loaded):
     model = loaded[0].train()
-    look_at_numbers(*loaded, [24])
+    translate_numbers(*loaded, [24])
     assert model.training
     assert next(model.parameters()).dtype == torch.float32
     model.eval()
 
 
 def test_a_wrong_answer_is_marked(looks):
-    wrong = Look(2, looks[1].read, ("three", END), np.full((2, 2), 0.5))
+    wrong = NumberTranslation(2, looks[1].source, ("three", END), np.full((2, 2), 0.5))
     bent = number_picture([looks[0], wrong], start=2, examples=(1,))
-    assert "It says “three” ✗ wrong, it should be “two”" in bent.html
+    assert "Output: “three” ✗ wrong, it should be “two”" in bent.html
     *_, right = decoded(bent.data["numbers"].split("|")[1], bent.data)
     assert [bent.data["english"][LEVELS.index(c)] for c in right[0]] == ["two"]
-    endless = Look(2, looks[1].read, ("two", "two"), np.full((2, 2), 0.5))
+    endless = NumberTranslation(2, looks[1].source, ("two", "two"), np.full((2, 2), 0.5))
     assert "✗ wrong" in number_picture([looks[0], endless], start=2, examples=()).html
 
 
@@ -131,7 +131,7 @@ def test_levels_are_safe_and_runs_are_undone():
 def test_the_page_is_small_whole_and_its_own(picture):
     html = picture.html
     assert len(html.encode()) < 60_000
-    assert html == number_picture(picture.looks, shown=[1, 24]).html
+    assert html == number_picture(picture.translations, shown=[1, 24]).html
     assert "http" not in html
     assert html.count("<script>") == html.count("</script>") == 1
     data = json.loads(re.search(r"\)\((\{.*\})\)</script>", html)[1])
@@ -142,7 +142,7 @@ def test_without_scripts_there_is_a_figure(picture):
     drawing = re.search(r"<svg.*?</svg>", picture.html, re.DOTALL)[0]
     root = ET.fromstring(drawing)
     assert root.get("role") == "img"
-    assert "twenty looks most at" in root.get("aria-label")
+    assert "twenty attends most to" in root.get("aria-label")
     assert {"vier", "und", "zwanzig", "twenty", "four"} <= set(root.itertext())
     assert '<div class="tt-controls" hidden>' in picture.html
     still = picture.html.partition("<script>")[0]
@@ -153,7 +153,7 @@ def test_a_terminal_gets_a_table(picture):
     bundle = picture._repr_mimebundle_()
     assert bundle["text/plain"] == repr(picture)
     lines = repr(picture).splitlines()
-    assert lines[1] == "It says “twenty four” ✓ right"
+    assert lines[1] == "Output: “twenty four” ✓ right"
     assert lines[3].split() == ["vier", "und", "zwanzig", END]
     assert lines[4].split() == ["twenty", *(f"{w:.2f}" for w in picture.first.levels[0] / 100)]
 
@@ -179,14 +179,14 @@ def test_how_a_script_starts_is_said_once():
 @pytest.mark.plain_types
 def test_malformed_calls(loaded, looks):
     with pytest.raises(ValueError, match="numbers: expected at least one number, got none"):
-        look_at_numbers(*loaded, [])
+        translate_numbers(*loaded, [])
     with pytest.raises(ValueError, match="number"):
-        look_at_numbers(*loaded, [0])
-    with pytest.raises(ValueError, match="looks"):
+        translate_numbers(*loaded, [0])
+    with pytest.raises(ValueError, match="translations"):
         number_picture([])
-    with pytest.raises(ValueError, match="looks"):
+    with pytest.raises(ValueError, match="translations"):
         number_picture(looks[1:])
-    with pytest.raises(TypeError, match="looks"):
+    with pytest.raises(TypeError, match="translations"):
         number_picture([24])
     with pytest.raises(ValueError, match="start"):
         number_picture(looks[:10])

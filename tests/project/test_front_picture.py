@@ -11,7 +11,7 @@ import torch
 import front_picture
 from tested_transformer.data import BOS, EOS
 from tested_transformer.experiments.ch10_number_models import load_number_model
-from tested_transformer.plotting.interactive import Look
+from tested_transformer.plotting.interactive import NumberTranslation
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT_RULES = re.compile(r"^[^{}\n]*\.(?:front|map|chapters-in-words)\b[^\n]*$", re.MULTILINE)
@@ -50,7 +50,7 @@ def test_lines_carry_the_weights_of_the_model(root):
     np.testing.assert_allclose(drawn(root, mean.shape), mean, atol=0.0051)
     assert len(of_class(root, "front-link")) == (mean >= 0.005).sum()
     names = [word.text for word in of_class(root, "front-name")]
-    assert names == [*read, "end", *said, "end"]
+    assert names == [*read, "EOS", *said, "EOS"]
 
 
 def test_thickness_is_the_weight(root):
@@ -75,27 +75,23 @@ def test_a_line_leads_from_word_to_word(root):
 @pytest.fixture
 def made_up():
     weights = np.array([[0.5, 0.5, 0.0], [0.07, 0.004, 0.926]])
-    return Look(1, ("ein", "s", "end"), ("one", "end"), weights)
+    return NumberTranslation(1, ("ein", "s", "EOS"), ("one", "EOS"), weights)
 
 
 def test_sentences_name_the_strongest_first(made_up):
-    assert front_picture.said_looks(made_up, 0) == "one looks at ein (0.50), s (0.50)"
-    assert front_picture.said_looks(made_up, 1) == (
-        "the end sign looks at the end sign (0.93), ein (0.07)"
-    )
-    assert front_picture.read_seen(made_up, 0) == (
-        "ein is looked at by one (0.50), the end sign (0.07)"
-    )
+    assert front_picture.said_looks(made_up, 0) == "one attends to ein (0.50), s (0.50)"
+    assert front_picture.said_looks(made_up, 1) == "EOS attends to EOS (0.93), ein (0.07)"
+    assert front_picture.read_seen(made_up, 0) == ("ein is attended to by one (0.50), EOS (0.07)")
     made_up.weights[:, 1] = 0
-    assert front_picture.read_seen(made_up, 1) == "s is looked at by no word"
+    assert front_picture.read_seen(made_up, 1) == "s is attended to by no token"
 
 
 def test_the_words_for_those_who_do_not_see_it(look, root):
     label = root.get("aria-label")
-    for row, word in enumerate(look.said):
+    for row, word in enumerate(look.generated):
         assert front_picture.said_looks(look, row) in label, word
     page = front_picture.page(look)
-    assert "twenty looks at zwanzig" in re.sub(r"<svg.*</svg>", "", page, flags=re.DOTALL)
+    assert "twenty attends to zwanzig" in re.sub(r"<svg.*</svg>", "", page, flags=re.DOTALL)
 
 
 def test_it_costs_under_30_kb(look):

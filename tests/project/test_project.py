@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chapters import chapter_paths, core_paths, number
@@ -103,7 +103,7 @@ def in_git(*options: str) -> list[str]:
     command = ["git", "ls-files", "-z", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
-        pytest.skip("not a git checkout: its files can not be listed")
+        pytest.skip("not a git checkout: its files cannot be listed")
     return listed.stdout.split("\0")[:-1]
 
 
@@ -120,7 +120,8 @@ def test_no_file_names_a_machine_path():
 
 @given(st.just(0.25))
 def test_a_slow_machine_fails_no_property(seconds):
-    """Longer than the 200 ms that hypothesis gives an example by itself."""
+    """Longer than the 200 ms that hypothesis gives an example by itself: DeadlineExceeded is not raised."""
+    assert settings().deadline is None
     time.sleep(seconds)
 
 

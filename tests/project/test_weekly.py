@@ -38,7 +38,7 @@ def test_what_the_way_out_takes():
     assert {"torch", "sphinx", "myst-nb", "sphinx-book-theme"} <= set(names)
     assert book_next.NOT_NEEDED.isdisjoint(names)
     written = set(re.findall(r"^([\w-]+)==", files[0].read_text(encoding="utf-8"), re.MULTILINE))
-    assert written >= book_next.NOT_NEEDED, "what is not there can not be left out"
+    assert written >= book_next.NOT_NEEDED, "what is not there cannot be left out"
 
 
 def test_the_settings_of_the_way_out(tmp_path):

@@ -368,7 +368,7 @@ def test_a_mistake_in_the_gradient_alone_is_found_but_explains_nothing_else():
             return output + (tensors[0].sum() * 0).sqrt() * 0
 
     verdict = judge(ATTENTION, Detached())
-    assert verdict.failed == "an empty row has no gradient"
+    assert verdict.failed == "a fully masked row has no gradient"
 
 
 def test_checks_that_do_not_apply_say_why():
@@ -415,7 +415,7 @@ MOVES = 16  # operands and results between an argument and its score: groups, pr
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_baseline_is_short(seed):
-    """The tolerance of a case is a few units of rounding, in every dtype: it can not hide a bug.
+    """The tolerance of a case is a few units of rounding, in every dtype: it cannot hide a bug.
 
     Each of the MOVES is off by half an eps of the sum of absolute terms, and so is the log-sum-exp, which
     adds the logarithm of the number of keys; a weight changes by twice that of itself. Then come the
@@ -666,6 +666,25 @@ def test_choices_are_made_again():
         }
         assert np.array_equal(case.arguments["x"], again.arguments["x"])
     assert len({Draw(seed).one_of(*range(50)) for seed in range(20)}) > 5
+
+
+def test_a_changed_case_is_made_once_and_is_nobody_elses():
+    case, zeros = Case("a case", {"x": np.ones(3), "scale": 2.0}), np.zeros(3)
+    changed = case.changed(x=zeros)
+    zeros += 1  # by the check that made it
+    changed.tensors()["x"].fill_(7)  # by a candidate
+    assert case.changed(x=np.zeros(3)) is changed
+    assert changed.arguments["x"].tolist() == [0, 0, 0]
+    assert case.changed(x=np.ones(3)) is not changed
+    assert case.changed(scale=None).arguments.keys() == {"x"}
+    assert case.arguments["scale"] == 2.0
+
+
+def test_the_simpler_cases_of_a_case_are_drawn_once():
+    case = drawn_case(option_case, 0, (2, 1, 1, 2))
+    first, again = list(case.simpler()), list(case.simpler())
+    assert len(first) > 2
+    assert all(one is other for one, other in zip(first, again, strict=True))
 
 
 def test_choices_that_do_not_fit_are_the_simplest_or_the_last():

@@ -32,7 +32,7 @@ def test_every_backend_passes(backend, seed):
     "right", [textbook, AttentionFormula()], ids=["the baseline", "the mutants' base"]
 )
 def test_what_the_judge_itself_leans_on(right):
-    # The baseline has NaN gradients at empty rows, so only its numbers are judged.
+    # The baseline has NaN gradients at fully masked rows, so only its numbers are judged.
     checks = [check for check in ATTENTION.checks if "gradient" not in check.name]
     verdict = judge(replace(ATTENTION, checks=checks), right)
     assert verdict.passed, verdict

@@ -60,7 +60,7 @@ def test_without_smoothing_its_checks_are_left_out():
 
 
 def test_a_softmax_too_many_has_a_floor():
-    """0.905 for five classes: the source notes' model can not get below."""
+    """0.905 for five classes: the source notes' model cannot get below."""
     sure = 1e3 * torch.eye(5)
     floor = math.log(math.e + 4) - 1
     assert after_softmax(sure, torch.arange(5), ignore=-1).item() == pytest.approx(floor, abs=1e-6)

@@ -37,7 +37,7 @@ def tflops_by_length(
 ) -> tuple[list[int], dict[str, list[float]]]:
     """The lengths, and for each method its tera-operations a second there, NaN where it was not run.
 
-    Rows with features (a window, grouped heads) are left out.
+    Rows with features (a window, grouped-query attention) are left out.
 
     Raises: ValueError for another direction, and if no row fits.
     """

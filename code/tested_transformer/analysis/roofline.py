@@ -36,8 +36,8 @@ __all__ = [
 class Device:
     """What a data sheet says: most operations in a second, most bytes to and from memory in a second.
 
-    flops: bfloat16 products on tensor cores, without sparsity. tile_bytes: the fast memory of one
-    multiprocessor that a program may use. l2_bytes: the cache between that and the large memory.
+    flops: bfloat16 products on tensor cores, without sparsity. tile_bytes: the shared memory of one
+    SM that a program may use. l2_bytes: the cache between that and HBM.
     """
 
     name: str

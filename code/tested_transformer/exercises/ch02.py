@@ -161,7 +161,7 @@ query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any 
     checks=(
         Check(
             "each side knows only itself",
-            "A feature of a query may not look at the keys, nor the other way round.",
+            "A feature of a query must not depend on the keys, nor the other way round.",
             _apart,
         ),
         Check(

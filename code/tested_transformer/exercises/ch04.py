@@ -256,7 +256,7 @@ def _trial_cases(rng: np.random.Generator) -> list[Case]:
 
 
 @mistake(
-    "a test that can not fail",
+    "a test that cannot fail",
     rejected_by="leaks are caught",
     cause="The comparison is made and its result not used.",
 )
@@ -266,7 +266,7 @@ def never_fails(candidate):
 
 
 @mistake(
-    "a test that can not pass",
+    "a test that cannot pass",
     rejected_by="right ones pass",
     cause="The output at the changed place may change; only the places before it may not.",
 )

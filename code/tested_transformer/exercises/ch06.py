@@ -221,7 +221,7 @@ def _real_cases(rng: np.random.Generator) -> list[Case]:
         Case("no padding", {"real": rows(3, 3)}),
         Case("padding on the right", {"real": rows(3, 1)}),
         Case("padding on the left", {"real": rows(2, 4, left=True)}),
-        Case("an empty row", {"real": rows(3, 0)}),
+        Case("a fully masked row", {"real": rows(3, 0)}),
         Case("padding anywhere", {"real": rng.random((3, 7)) < 0.6}),
         Case("long rows", {"real": rows(300, 2)}),
         Case("one word", {"real": rows(1)}),

@@ -710,7 +710,7 @@ def _match_cases(rng: np.random.Generator) -> list[Case]:
         case("words of one kind", ["right", "last", "long"], [3, 3, 1], vocab=1),
         case("an empty sentence", ["right", "long"], [0, 0]),
         case("a long sentence", ["last", "right"], [600, 600]),
-        case("large word numbers", ["right", "word"], [3, 3], vocab=200_000),
+        case("large token IDs", ["right", "word"], [3, 3], vocab=200_000),
     ]
 
 
@@ -772,7 +772,7 @@ def _in_float32(case: Case) -> float:
 EXACT_MATCH = Spec(
     name="ch10.exact_match",
     statement="exact_match(said, expected): the share of sentences that are right from the first word to "
-    f"the end, a number; said (B, L), expected (B, M), word numbers. A sentence ends with EOS = {EOS}; "
+    f"the end, a number; said (B, L), expected (B, M), token IDs. A sentence ends with EOS = {EOS}; "
     f"after it said holds anything and expected PAD = {PAD}. One that never ends is wrong",
     required=("said", "expected"),
     reference=_match_reference,

@@ -686,7 +686,7 @@ SIZES = ("num_layers", "d_model", "num_heads", "num_kv_heads", "tokens", "batch"
 def _bytes_cases(rng: np.random.Generator) -> list[Case]:
     named = {
         "one layer, one head": (1, 4, 1, 1, 1, 1, 32),
-        "grouped heads": (2, 8, 4, 2, 3, 1, 32),
+        "grouped-query attention": (2, 8, 4, 2, 3, 1, 32),
         "a batch": (2, 8, 2, 2, 5, 3, 16),
         "LLaMA-13B": (40, 5120, 40, 40, 2048, 1, 16),
         "Llama-2-70B": (80, 8192, 64, 8, 4096, 1, 16),
@@ -718,7 +718,7 @@ def _in_proportion(*names: str) -> Any:
 def _fewer_heads(run: Run, case: Case) -> Problem | None:
     count = case.arguments["num_kv_heads"]
     ratio = float(run.value(case)) / max(float(run.value(case, num_kv_heads=1)), 1.0)
-    wanted = f"{count} times the bytes of one key head"
+    wanted = f"{count} times the bytes of one KV head"
     return None if ratio == count else Problem(wanted, f"{ratio:.4g} times")
 
 
@@ -744,7 +744,7 @@ CACHE_BYTES = Spec(
         ),
         Check(
             "only heads of keys and values are kept",
-            "A query is asked once and forgotten: with one key head the cache is that much smaller.",
+            "A query is asked once and forgotten: with one KV head the cache is that much smaller.",
             _fewer_heads,
         ),
     ),

@@ -489,7 +489,7 @@ def read_by_every_head(keys, d, heads, groups, item):
 
 
 @mistake(
-    "grouped heads save FLOPs",
+    "grouped-query attention saves FLOPs",
     rejected_by="the FLOPs",
     cause="Grouping shares keys and values; each query head still does all its products.",
 )
@@ -533,7 +533,7 @@ def _cost_cases(rng: np.random.Generator) -> list[Case]:
     names = ("keys", "d", "heads", "groups", "item")
     shapes = [
         ("one head, one key", 1, 2, 1, 1, 1), ("one head", 7, 4, 1, 1, 2), ("heads", 5, 3, 6, 6, 4),
-        ("grouped heads", 5, 4, 6, 2, 2), ("one group", 9, 4, 8, 1, 2), ("a long cache", 300, 8, 4, 2, 2),
+        ("grouped-query attention", 5, 4, 6, 2, 2), ("one group", 9, 4, 8, 1, 2), ("a long cache", 300, 8, 4, 2, 2),
     ]  # fmt: skip
     return [Case(label, dict(zip(names, sizes, strict=True))) for label, *sizes in shapes]
 

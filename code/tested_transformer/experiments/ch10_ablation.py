@@ -30,7 +30,7 @@ ABLATIONS = {
     "layer norm": "The answers are added up and never normalized: x + f(x).",
     "more heads": "One head with all numbers of a token; the weights at the start are the same.",
     "padding mask": "Padding is a word like any other; batches of like length have little of it.",
-    "cross-attention": "The decoder never looks at the source.",
+    "cross-attention": "The decoder never attends to the source.",
     "embedding scale": "The rows of the table are not multiplied by sqrt(D) before positions are added.",
 }
 

@@ -47,7 +47,7 @@ def attention(
     Shapes:
         query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv) -> (*batch, L, dv), and the
         weights (*batch, L, S) with return_weights. With four axes, key and value may have fewer
-        heads: (B, G, S, d) beside (B, H, L, d), where G divides H; query head h uses key head
+        heads: (B, G, S, d) beside (B, H, L, d), where G divides H; query head h uses KV head
         h // (H / G). L, S and the batch may be 0.
         mask, bias: (L, S), or the rank of the scores (*batch, L, S), broadcastable.
 
@@ -73,8 +73,8 @@ def attention(
     for backward(create_graph=True) it must be named.
 
     Raises: TypeError for a wrong type or dtype, ValueError for a wrong shape, size, probability or
-        unknown backend, BackendError (a ValueError) if the backend named can not serve the call.
-    Source: Vaswani et al. 2017, equation 1; ALiBi: Press et al. 2022; grouped heads: Ainslie et al.
+        unknown backend, BackendError (a ValueError) if the backend named cannot serve the call.
+    Source: Vaswani et al. 2017, equation 1; ALiBi: Press et al. 2022; grouped-query attention: Ainslie et al.
         2023.
     """
     inputs = AttentionInputs(

@@ -23,7 +23,7 @@ class AttentionInputs:
     A new option is a field here and an argument of `attention`; backends get it without another
     signature.
 
-    Raises: ValueError for grouped heads, key lengths and slopes that do not fit the query.
+    Raises: ValueError for grouped-query attention, key lengths and slopes that do not fit the query.
     """
 
     query: Tensor  # *batch L d
@@ -129,7 +129,7 @@ def once_differentiable(backend: str, output: Tensor) -> Tensor:
     def first_only(_: object) -> None:
         if torch.is_grad_enabled():
             raise BackendError(
-                f'backend "{backend}": its gradient can not be differentiated again '
+                f'backend "{backend}": its gradient cannot be differentiated again '
                 '(create_graph=True); backend="plain" can'
             )
 

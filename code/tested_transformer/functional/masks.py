@@ -170,16 +170,16 @@ def combine_masks(*masks: Mask | None) -> Bool[Tensor, "..."] | None:
 def masked_softmax(
     scores: Float[Tensor, "*batch L S"], allowed: Mask | None = None
 ) -> Float[Tensor, "*batch L S"]:
-    """Softmax over the keys that are allowed; an empty row gives zeros, and zero gradients.
+    """Softmax over the keys that are allowed; a fully masked row gives zeros, and zero gradients.
 
-    Hidden scores become -inf, so that their weight is exactly 0 at any scale and in any dtype. An
-    empty row would be -inf throughout and its softmax NaN: so it is filled with 0 before the softmax
-    and cleared after it, and no NaN ever exists. Clearing alone is not enough where -inf was added
+    Hidden scores become -inf, so that their weight is exactly 0 at any scale and in any dtype. A
+    fully masked row would be -inf throughout and its softmax NaN: so it is filled with 0 before the
+    softmax and zeroed after it, and no NaN ever exists. Zeroing alone is not enough where -inf was added
     to the scores: the softmax's derivative is NaN there, and 0 x NaN is NaN.
 
     Shapes: scores (*batch, L, S), allowed of rank 2 or of the scores' rank, broadcastable.
     Raises: TypeError for a mask that is not boolean; ValueError for one that does not fit.
-    Source: Vaswani et al. 2017, section 3.2.3, for -inf before the softmax; empty rows: chapter 4.
+    Source: Vaswani et al. 2017, section 3.2.3, for -inf before the softmax; fully masked rows: chapter 4.
     """
     if allowed is None:
         return torch.softmax(scores, dim=-1)

@@ -106,7 +106,7 @@ def finite(maximum: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
 
 @checked
 def normalize(part: Partial) -> tuple[Float[Tensor, "*batch L dv"], Float[Tensor, "*batch L"]]:
-    """The output, divided at last, and the log-sum-exp; an empty row: 0 and +inf.
+    """The output, divided at last, and the log-sum-exp; a fully masked row: 0 and +inf.
 
     The logarithm of an empty sum is -inf; +inf is stored, as the kernels do, because exp(score - lse)
     must be 0 when the weights are made again.

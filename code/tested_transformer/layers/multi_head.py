@@ -61,7 +61,7 @@ class MultiHeadAttention(nn.Module):
     Shapes: x (B, L, D), context (B, S, d_context) -> (B, L, D), and the attention weights (B, H, L, S),
         after dropout, with return_weights. S is L without a context, and everything so far with a cache.
     Raises: TypeError or ValueError that name the argument.
-    Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023.
+    Source: Vaswani et al. 2017, section 3.2.2; grouped-query attention: Ainslie et al. 2023.
     """
 
     @checked

@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
     Shapes: x (*batch, L, d_in) -> (*batch, L, d_value), and the weights (*batch, L, L), after
         dropout, with return_weights. d_value defaults to d_out. mask and causal as in `attention`.
     Raises: TypeError or ValueError that name the argument.
-    Source: Vaswani et al. 2017, section 3.2; the order of the layers as in the source notes, 004.
+    Source: Vaswani et al. 2017, section 3.2.
     """
 
     @checked

@@ -54,7 +54,7 @@ def attention_from_torch(theirs: Annotated[nn.MultiheadAttention, SERVED]) -> Mu
 def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     """A copy as torch's layer, batch first.
 
-    Raises: ValueError with grouped heads, heads of another size than D / H, positions or a window,
+    Raises: ValueError with grouped-query attention, heads of another size than D / H, positions or a window,
         which torch's layer does not have.
     Source: torch.nn.MultiheadAttention.
     """

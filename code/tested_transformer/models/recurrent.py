@@ -123,7 +123,7 @@ class RecurrentTranslator(nn.Module):
 
     @checked(like="self.output.weight")
     def encode(self, source: SourceIDs) -> Float[Tensor, "B S D"]:
-        """Read the source: both directions' states at each place, zeros where there is padding."""
+        """Read the source: both directions' states at each position, zeros where there is padding."""
         lengths = _lengths(real_tokens(source, self.config.pad_id))
         words = self.source_embedding(source)  # B S D
         packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)

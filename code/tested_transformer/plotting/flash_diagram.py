@@ -1,4 +1,4 @@
-"""FlashAttention as a diagram: who visits which tile, what is in fast memory, what is kept."""
+"""FlashAttention as a diagram: who visits which tile, what is in shared memory, what is kept."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flash_tiles(
     columns: int,
     block: int,
 ) -> Diagram:
-    """Draw causal attention in tiles: who visits which, what is in fast memory, what is kept.
+    """Draw causal attention in tiles: who visits which, what is in shared memory, what is kept.
 
     The blocks and tiles are those of the backend "tiled". The running maximum and sum are those of
     the last query of one block.
@@ -88,7 +88,7 @@ def _told(
     return (
         f"Each row of tiles is a block of {rows} queries, each column a tile of {columns} keys and "
         f"values. From left to right the blocks visit {', '.join(map(str, counts))} tiles, up to the "
-        "diagonal, and skip the rest. In fast memory are the block of queries, one tile of keys, of "
+        "diagonal, and skip the rest. In shared memory are the block of queries, one tile of keys, of "
         "values and of scores, and for each query the output so far o, the maximum m and the sum ℓ. "
         f"For query {last}: {kept}."
     )
@@ -139,7 +139,7 @@ def between(places: slice) -> str:
 def _fast_memory(
     top: float, call: AttentionInputs, rows: slice, columns: int
 ) -> tuple[list[str], float]:
-    """What is in the fast memory while a block of queries meets a tile."""
+    """What is in shared memory while a block of queries meets a tile."""
     length, d, dv = rows.stop - rows.start, call.query.shape[-1], call.value.shape[-1]
     held = [
         ("query", "query", (length, d)), ("key", "key", (columns, d)), ("value", "value", (columns, dv)),
@@ -148,7 +148,7 @@ def _fast_memory(
     ]  # fmt: skip
     parts = [
         Place(2, top, 396, 144).frame("dashed"),
-        note(12, top + 20, "in fast memory", kind="strong"),
+        note(12, top + 20, "in shared memory", kind="strong"),
     ]
     for n, (name, kind, size) in enumerate(held):
         center = (36, 92, 148, 212, 272, 322, 368)[n]

@@ -38,7 +38,7 @@ def teacher_forcing(
 ) -> Picture:
     """Draw a sentence pair as the decoder meets it in training.
 
-    Above stands what it should say at each place, below what it reads there. A dashed line leads
+    Above stands what it should say at each position, below what it reads there. A dashed line leads
     from each right word to the next place, where it is read, whatever the model would have said.
 
     Raises: TypeError for what are no words; ValueError for none.

@@ -81,7 +81,7 @@ def shift_matrix(
     """The matrix R that moves any position: R PE(pos) = PE(pos + offset), whatever pos is.
 
     Each pair (sine, cosine) turns by its own angle, offset x frequency. A sine without its cosine
-    can not be turned, so D must be even.
+    cannot be turned, so D must be even.
 
     Shapes: numbers -> (D, D).
     Raises: TypeError or ValueError that name the argument.

@@ -188,7 +188,7 @@ IN_ATTENTION = {
 class OwnAttention(MultiHeadAttention):
     """Multi-head attention step by step, each step the reader's where there is one.
 
-    Shapes: as MultiHeadAttention, with as many key heads as query heads and no bias.
+    Shapes: as MultiHeadAttention, with as many KV heads as query heads and no bias.
     """
 
     def forward(

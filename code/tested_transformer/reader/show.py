@@ -24,7 +24,7 @@ class Listing:
     """Source code that a notebook shows as Markdown, and a terminal as text."""
 
     def __init__(self, blocks: list[tuple[str, str]]) -> None:
-        self.blocks = blocks  # (place, source), neighbours from one place share its line
+        self.blocks = blocks  # (place, source), neighbors from one place share its line
 
     @property
     def markdown(self) -> str:

@@ -71,7 +71,7 @@ def attention(
     """softmax(q.k scale + bias) over the allowed keys, times the values: query by query, key by key.
 
     Shapes: (*batch, L, d), (*batch, S, d), (*batch, S, dv) -> (*batch, L, dv); with four axes
-    query head h reads key head h // (H / G). Source: Vaswani et al. 2017, equation 1.
+    query head h reads KV head h // (H / G). Source: Vaswani et al. 2017, equation 1.
     """
     query, key, value = _wide(query), _wide(key), _wide(value)
     shape = (*query.shape[:-1], key.shape[-2])  # *batch L S

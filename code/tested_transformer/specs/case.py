@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,20 @@ class Case:
     arguments: Mapping[str, Any]
     dtype: torch.dtype = torch.float64
     simpler: Callable[[], Iterable[Case]] = no_simpler  # for one that was drawn: see draw.py
+    _changed: dict[bytes, Case] = field(default_factory=dict, init=False, repr=False)
+
+    def changed(self, **changes: Any) -> Case:
+        """The case with some arguments replaced, or without those that are None.
+
+        The same object for the same changes, so that what is expected of it is computed once for all
+        candidates.
+        """
+        key = pickle.dumps(changes)
+        if key not in self._changed:
+            own = pickle.loads(key)  # which nobody writes into
+            arguments = {n: a for n, a in {**self.arguments, **own}.items() if a is not None}
+            self._changed[key] = replace(self, arguments=arguments, simpler=no_simpler)
+        return self._changed[key]
 
     def tensors(self, **changes: Any) -> dict[str, Any]:
         """Fresh tensors for the candidate, with some arguments replaced."""

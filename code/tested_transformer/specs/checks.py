@@ -85,7 +85,7 @@ def changed(case: Case, **changes: Any) -> Case:
 
 def tolerance(run: Run, case: Case, answer: np.ndarray, **changes: Any) -> float:
     """That of the case with some arguments replaced, of which `answer` is the size."""
-    return run.spec.tolerance(changed(case, **changes), answer)
+    return run.spec.tolerance(case.changed(**changes), answer)
 
 
 def largest(array: np.ndarray) -> float:

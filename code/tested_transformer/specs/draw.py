@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,16 +46,22 @@ def drawn_case(
     make: Callable[[Draw], Case], seed: int, choices: tuple[int, ...] | None = None
 ) -> Case:
     """The case that `make` makes of the draws of a seed, or of these choices."""
-    draw = Draw(seed, choices)
-    case = make(draw)
-    return replace(case, simpler=lambda: _simpler(make, seed, draw.choices))
+
+    @cache  # every candidate that fails on it asks for the same simpler ones
+    def with_choices(choices: tuple[int, ...] | None) -> Case:
+        draw = Draw(seed, choices)
+        return replace(
+            make(draw), simpler=lambda: (with_choices(c) for c in _simpler(draw.choices))
+        )
+
+    return with_choices(choices)
 
 
-def _simpler(make: Callable[[Draw], Case], seed: int, choices: tuple[int, ...]) -> Iterator[Case]:
-    """The cases with one choice simpler, the simplest first."""
+def _simpler(choices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The choices with one of them simpler, the simplest first."""
     for place, choice in enumerate(choices):
         for lower in range(choice):
-            yield drawn_case(make, seed, (*choices[:place], lower, *choices[place + 1 :]))
+            yield (*choices[:place], lower, *choices[place + 1 :])
 
 
 def smallest(case: Case, fails: Callable[[Case], bool]) -> Case:

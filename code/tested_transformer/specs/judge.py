@@ -93,7 +93,7 @@ def judge(spec: Spec, candidate: Any, *, seed: int = 0) -> Verdict:
     The candidate is a function, or what the Spec's `build` takes. Nothing that it does is raised: an
     exception inside it is part of the Verdict. The seed draws other cases of the same shapes.
 
-    Raises: TypeError if `spec` is no Spec or the candidate can not be called.
+    Raises: TypeError if `spec` is no Spec or the candidate cannot be called.
     """
     if not isinstance(spec, Spec):
         raise argument_error(TypeError, "spec", type(spec).__name__, "a Spec")

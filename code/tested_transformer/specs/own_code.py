@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import traceback
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -50,6 +51,9 @@ def functions_of(value: FunctionType | type) -> list[FunctionType]:
     return [f for f in map(inspect.unwrap, filter(callable, methods)) if is_def(f)]
 
 
+_parsed = lru_cache(maxsize=8)(ast.parse)  # a file has many functions, which are asked for in turn
+
+
 def text_of(value: FunctionType | type) -> str:
     """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if is_def(value) else (ast.ClassDef,)
@@ -57,7 +61,7 @@ def text_of(value: FunctionType | type) -> str:
         code = function.__code__
         lines = linecache.getlines(code.co_filename)
         try:
-            tree = ast.parse("".join(lines))
+            tree = _parsed("".join(lines))
         except SyntaxError:
             continue
         for node in ast.walk(tree):

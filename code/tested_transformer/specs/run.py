@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,12 +42,17 @@ class Run:
     candidate: Any
     _outcomes: dict[Case, Outcome] = field(default_factory=dict)
 
+    @cached_property
+    def takes(self) -> set[str] | None:
+        """The names that the candidate takes; None if it takes any."""
+        return keywords(self.candidate)
+
     def refuses(self, case: Case) -> str | None:
         """Why the case does not apply to this candidate, or None if it does."""
         given = [name for name, argument in case.arguments.items() if argument is not None]
         if not _is_module_class(self.candidate) and any(n in self.spec.of_modules for n in given):
             return "is no module class"
-        takes = keywords(self.candidate)
+        takes = self.takes
         known = (*self.spec.required, *self.spec.of_modules)  # `build` looks after the latter
         extra = [name for name in given if name not in known]
         missing = [name for name in extra if takes is not None and name not in takes]
@@ -63,8 +69,7 @@ class Run:
 
     def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float]:
         """The reference's answer, with some arguments replaced, and the tolerance that goes with it."""
-        changed = replace(case, arguments={**case.arguments, **changes}) if changes else case
-        return self.spec.expected_of(changed)
+        return self.spec.expected_of(case.changed(**changes) if changes else case)
 
     def call(self, case: Case, **changes: Any) -> Outcome:
         """Call the candidate on the case with some arguments replaced; exceptions are answers."""

@@ -130,12 +130,19 @@ class Spec:
             return 0.0
         found = 4 * torch.finfo(case.dtype).eps * _largest(expected)
         if self.baseline is not None:
-            given = case.wide_tensors()  # exact: only what the formula does with them is shaken
-            with kept():
-                found += rounding(lambda: {"": self._plain(given)}, case.dtype)[""]
+            found += self._rounding(case)
         if case.dtype == torch.float64 and np.finfo(WIDEST).eps > EXACT_EPS:
             found *= 2
         return found if self.slack is None else found + self.slack(case)
+
+    def _rounding(self, case: Case) -> float:
+        """What rounding does to the plain formula, remembered with the case."""
+        known = _ROUNDING.setdefault(case, {})
+        if self.baseline not in known:
+            given = case.wide_tensors()  # exact: only what the formula does with them is shaken
+            with kept():
+                known[self.baseline] = rounding(lambda: {"": self._plain(given)}, case.dtype)[""]
+        return known[self.baseline]
 
     def gradients_of(self, case: Case) -> dict[str, tuple[np.ndarray, float]]:
         """The plain formula's gradients by every floating point argument, and their tolerances.
@@ -169,6 +176,7 @@ class Spec:
 
 # The reference is slow, and every candidate and mutant is compared with it.
 _EXPECTED: WeakKeyDictionary[Case, tuple[np.ndarray, float]] = WeakKeyDictionary()
+_ROUNDING: WeakKeyDictionary[Case, dict[Callable[..., Any], float]] = WeakKeyDictionary()
 _GRADIENTS: WeakKeyDictionary[Case, dict[str, tuple[np.ndarray, float]]] = WeakKeyDictionary()
 
 

@@ -108,11 +108,12 @@ def kept() -> Iterator[list[str]]:
                 if setting.read() != value:
                     changed.append(setting.words)
                     setting.restore(value)
-            if random.getstate()[1][:WORDS] != python[1][:WORDS] and is_reseeded(
-                python[1][:WORDS], random.getstate()[1][:WORDS]
-            ):
-                changed.append("Python's random seed")
-            if is_reseeded(numpy[1], np.random.get_state()[1]):  # noqa: NPY002
-                changed.append("NumPy's random seed")
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            if (now := random.getstate()) != python:
+                random.setstate(python)
+                if is_reseeded(python[1][:WORDS], now[1][:WORDS]):
+                    changed.append("Python's random seed")
+            now = np.random.get_state()  # noqa: NPY002
+            if now[2:] != numpy[2:] or not np.array_equal(now[1], numpy[1]):
+                np.random.set_state(numpy)  # noqa: NPY002
+                if is_reseeded(numpy[1], now[1]):
+                    changed.append("NumPy's random seed")

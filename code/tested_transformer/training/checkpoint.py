@@ -150,7 +150,7 @@ def _write_trainer(place: Path, trainer: Trainer) -> None:
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's memory, one tensor a name: "3.exp_avg"."""
+    """The optimizer state, one tensor a name: "3.exp_avg"."""
     state = optimizer.state_dict()["state"]
     return {f"{n}.{key}": t.contiguous() for n, kept in state.items() for key, t in kept.items()}
 

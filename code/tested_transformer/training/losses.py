@@ -29,7 +29,7 @@ def cross_entropy(
     gets e/V. The mean is over the words that count, not over places; without any it is 0. Computed
     in at least float32.
 
-    Shapes: logits (*batch, V), expected (*batch), word numbers -> ().
+    Shapes: logits (*batch, V), expected (*batch), token IDs -> ().
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, section 5.4; label smoothing: Szegedy et al. 2016, section 7.
 

@@ -82,7 +82,7 @@ class Evaluation:
 
     step: int
     loss: float  # per word
-    accuracy: float  # share of words that are likeliest, each told the right words before it
+    accuracy: float  # share of words that are likeliest, teacher-forced
 
 
 @dataclass

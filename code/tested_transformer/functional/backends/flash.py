@@ -33,12 +33,12 @@ def missing() -> str | None:
 
 
 def unsupported_reason(call: AttentionInputs) -> str | None:
-    """Why this backend can not serve the call, or None if it can."""
+    """Why this backend cannot serve the call, or None if it can."""
     reason = missing() or unsupported_tensors(call.query, call.value)
     if reason is not None:
         return reason
     if call.return_weights:
-        return "the kernels never form the weights, so they can not return them"
+        return "the kernels never form the weights, so they cannot return them"
     if call.query.ndim != 4:
         return f"{call.query.ndim} axes, not 4: (B, H, L, d)"
     if call.query.shape[-2] < FEWEST_ROWS:
@@ -48,12 +48,12 @@ def unsupported_reason(call: AttentionInputs) -> str | None:
             return f"the gradient of {name} is not computed"
     modes = transforms()
     if {"jvp", "vmap"} & {*modes} or modes.count("grad") > 1:
-        return f"the kernels can not run inside torch.func's transforms ({', '.join(modes)})"
+        return f"the kernels cannot run inside torch.func's transforms ({', '.join(modes)})"
     return None
 
 
 def unsupported_tensors(query: Tensor, value: Tensor) -> str | None:
-    """What of device, dtype and head size the kernels can not serve, or None."""
+    """What of device, dtype and head size the kernels cannot serve, or None."""
     if not query.is_cuda and not INTERPRETED:
         return f"the tensors are on {query.device}, not on a CUDA device"
     if query.dtype not in DTYPES:

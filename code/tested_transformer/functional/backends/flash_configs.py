@@ -59,7 +59,7 @@ def rule(
 ) -> Config:
     """What fits, with no register spilled for 16 bits and sizes to 128, as `gpu-compile` checks.
 
-    Descriptors (TMA) save the registers that pointers take; packed documents can not use them.
+    Descriptors (TMA) save the registers that pointers take; packed documents cannot use them.
     """
     if dtype == torch.float32:
         tile = 64 if size <= 64 else 32 if size <= 128 else 16
@@ -71,7 +71,9 @@ def rule(
     tma = "packed" not in features
     if kernel == "key_value" and size <= 64:
         return Config(64, 128, 8, 2, tma)
-    if kernel == "key_value":  # two gradients of 64 x 128 are held; grouped heads are one loop more
+    if (
+        kernel == "key_value"
+    ):  # two gradients of 64 x 128 are held; grouped-query attention is one loop more
         return Config(64 if tma and "gqa" not in features else 32, 64, 8, 2, tma)
     if kernel == "query" or not tma:
         return Config(128, 64, 8, 2, tma)

@@ -1,7 +1,7 @@
 """FlashAttention in Triton: forward, and backward in two kernels that need no atomic additions.
 
 It imports Triton: `flash.py` imports it only when it is needed. Four helpers are shared by all
-kernels, so that forward and backward can not disagree about who sees whom: `tile_range`,
+kernels, so that forward and backward cannot disagree about who sees whom: `tile_range`,
 `load_tile`, `scores` and `keep`. A feature is a constexpr flag and leaves no code behind when off.
 
 Rows are queries, columns are keys. Strides are those of (B, H, L, d); of packed tensors the first is
@@ -123,7 +123,7 @@ def keep(seed, head, row, col, dropout):
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """a @ b, summed in float32. UPCAST is for the interpreter, which can not multiply bfloat16."""
+    """a @ b, summed in float32. UPCAST is for the interpreter, which cannot multiply bfloat16."""
     if UPCAST:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     else:

@@ -48,7 +48,7 @@ def small_kernel(
         more = tl.dot(p.to(v.dtype), v, input_precision="ieee")  # ROWS D
         mixed = mixed * shrink[:, None] + more
         best = higher
-    total = tl.where(total == 0.0, 1.0, total)  # an empty row gives zeros
+    total = tl.where(total == 0.0, 1.0, total)  # a fully masked row gives zeros
     answer = mixed / total[:, None]
     tl.store(output + place, answer.to(output.dtype.element_ty), mask=rows[:, None] < length)
 

@@ -19,9 +19,9 @@ KERNELS = [
 
 
 def unsupported_reason(call: AttentionInputs) -> str | None:
-    """Why this backend can not serve the call, or None if it can."""
+    """Why this backend cannot serve the call, or None if it can."""
     if call.return_weights:
-        return "the fused kernel never forms the weights, so it can not return them"
+        return "the fused kernel never forms the weights, so it cannot return them"
     modes = transforms()
     if "jvp" in modes or modes.count("grad") > 1:
         return "the fused kernel has one derivative, in reverse mode: no jvp and no second one"

@@ -21,7 +21,7 @@ def run(call: AttentionInputs) -> tuple[Tensor, Tensor]:
     Source: Vaswani et al. 2017, equation 1; dropout on the weights as in their code.
     """
     query, key, value = (t.to(call.dtype) for t in (call.query, call.key, call.value))
-    if call.groups > 1:  # each key/value head serves `groups` neighbouring query heads
+    if call.groups > 1:  # each key/value head serves `groups` neighboring query heads
         key = key.repeat_interleave(call.groups, dim=1)  # B H S d
         value = value.repeat_interleave(call.groups, dim=1)  # B H S dv
     scores = (query @ key.mT) * call.scale  # *batch L S

@@ -37,13 +37,13 @@ class Tiling(NamedTuple):
 
 
 def unsupported_reason(call: AttentionInputs) -> str | None:
-    """Why this backend can not serve the call, or None if it can."""
+    """Why this backend cannot serve the call, or None if it can."""
     if call.return_weights:
-        return "it forgets each tile of the weights, so it can not return them"
+        return "it forgets each tile of the weights, so it cannot return them"
     if transforms():
-        return f"it can not run inside torch.func's transforms ({', '.join(transforms())})"
+        return f"it cannot run inside torch.func's transforms ({', '.join(transforms())})"
     if torch.compiler.is_exporting():
-        return "it can not be exported: its loops would be fixed to these lengths"
+        return "it cannot be exported: its loops would be fixed to these lengths"
     return None
 
 
@@ -99,7 +99,7 @@ def attend(query: Tensor, tiles: Iterable[Tile], width: int) -> tuple[Tensor, Te
         total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
         output.mul_(shrink).baddbmm_(tile.drop(weights), tile.value)
         maximum = larger
-    total.masked_fill_(total == 0, 1.0)  # an empty row has summed nothing: 0 / 1
+    total.masked_fill_(total == 0, 1.0)  # a fully masked row has summed nothing: 0 / 1
     return output.div_(total), maximum.add_(total.log_())
 
 
@@ -186,7 +186,7 @@ class Block(NamedTuple):
     """Some samples, some heads of theirs, and some queries of these."""
 
     batch: tuple[slice, ...]  # of the first axis, samples; and of the second, query heads
-    batch_kv: tuple[slice, ...]  # the same, key heads
+    batch_kv: tuple[slice, ...]  # the same, KV heads
     rows: slice
 
 
@@ -209,9 +209,9 @@ class Grid:
         self.seeds = count(seed)  # of the tiles; both passes visit them in the same order
         length, keys = call.scores_shape[-2:]
         self.shift = keys - length  # query i stands at key i + shift
-        shape, sizes = call.key.shape[2:-2], call.key.shape[:-2][:2]  # samples, key heads
+        shape, sizes = call.key.shape[2:-2], call.key.shape[:-2][:2]  # samples, KV heads
         each = math.prod(shape) * call.groups * min(length, tiling.queries) * min(keys, tiling.keys)
-        room = max(1, tiling.scores // max(1, each))  # key heads in a block
+        room = max(1, tiling.scores // max(1, each))  # KV heads in a block
         together = (room // max(1, math.prod(sizes[1:])), *[room] * len(sizes[1:]))
         self.together = [max(1, min(pair)) for pair in zip(sizes, together, strict=True)]
         self.space = call.query.new_empty(math.prod(self.together) * each, dtype=self.dtype)
@@ -245,9 +245,9 @@ class Grid:
             yield Tile(self, block, columns, next(self.seeds), key, value, space)
 
     def rows(self, tensor: Tensor, block: Block) -> Tensor:
-        """The block's rows of the query or what is like it, the heads of one key head together.
+        """The block's rows of the query or what is like it, the heads of one KV head together.
 
-        Shapes: (*batch, L, x) -> (N, M, x): N key heads in all samples, M rows for each.
+        Shapes: (*batch, L, x) -> (N, M, x): N KV heads in all samples, M rows for each.
         """
         part = tensor[*block.batch, ..., block.rows, :].to(self.dtype)
         *batch, rows, width = part.shape

@@ -727,7 +727,7 @@ ASSIGNMENT = Assignment(
         HUNT,
         Written(
             "hw01-count", "explanation", 2, 20,
-            "1 point: without the begin sign the layer can not count, with the argument: the sequence "
+            "1 point: without the begin sign the layer cannot count, with the argument: the sequence "
             "twice over has the same average (each weight is halved, each value comes twice), but "
             "twice the count. 1 point: with the begin sign it can be read off: n_vier / (n + 1) and "
             "1 / (n + 1) are both averages that even weights give, and their quotient, a function of the "

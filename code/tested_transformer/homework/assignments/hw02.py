@@ -779,7 +779,7 @@ ASSIGNMENT = Assignment(
         Written(
             "hw02-every-row", "explanation", 2, 15,
             "1 point: what is lost: a query can no longer be more or less decided than another; twice "
-            "the query gives the same weights, so training can not sharpen or flatten a row by its "
+            "the query gives the same weights, so training cannot sharpen or flatten a row by its "
             "size. 1 point: two keys: the standardized scores are 1 and -1 whatever the gap, so "
             "the larger weight is 1 / (1 + e^-2) = 0.88, never more and never less, but for equal "
             "scores. Half a point for a bound without the number.",

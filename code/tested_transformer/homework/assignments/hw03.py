@@ -364,7 +364,7 @@ def chunk_padded_on_the_right(pads, num_cached, num_new):
 
 
 @mistake(
-    "a chunk with empty rows",
+    "a chunk with fully masked rows",
     rejected_by="every query sees its own place",
     cause="A padded query sees neither padding nor words: nothing at all.",
 )
@@ -578,7 +578,7 @@ def buffer_lowest_number(query, key, value, mask):
     cause="The softmax of nothing but -inf is 0/0.",
 )
 def buffer_empty_is_nan(query, key, value, mask):
-    """Clean slots, and no care for empty rows."""
+    """Clean slots, and no care for fully masked rows."""
     key, value = (t.masked_fill(_unseen(mask), 0.0) for t in (key, value))
     return _attend(query, key, value, mask)
 
@@ -662,7 +662,7 @@ def _buffer_cases(rng: np.random.Generator) -> list[Case]:
             left=odd,
         ),
         case("queries with no slot", chunk([3, 1], 4, 3), 2, (4, 5), left=[0.0]),
-        case("empty rows and leftovers", chunk([5, 2, 6], 8, 4), 3, (5, 4), left=odd),
+        case("fully masked rows and leftovers", chunk([5, 2, 6], 8, 4), 3, (5, 4), left=odd),
         case("float16", chunk([3, 5], 6, 2), 2, (8, 3), left=[np.nan, 6e4], dtype=torch.float16),
         case(
             "float16, unwritten slots hold large numbers",
@@ -782,7 +782,7 @@ BUFFER_ATTENTION = Spec(
 
 
 def right_formula(query, key, value, mask):
-    """-inf before the softmax, and empty rows cleared."""
+    """-inf before the softmax, and fully masked rows cleared."""
     return _attend(query, key, value, mask, _no_key(mask))
 
 
@@ -808,7 +808,7 @@ def right_exponentials(query, key, value, mask):
 
 
 def right_library(query, key, value, mask):
-    """The library's function, with empty rows cleared."""
+    """The library's function, with fully masked rows cleared."""
     mask = mask.expand(*query.shape[:3], key.shape[2])
     empty = _no_key(mask)
     answer = scaled_dot_product_attention(query, key, value, attn_mask=mask | empty)
@@ -850,13 +850,13 @@ def adds_minus_10000(query, key, value, mask):
 
 
 @mistake(
-    "0/0 in an empty row",
+    "0/0 in a fully masked row",
     rejected_by="the hunt",
     symptom="A query that may see nothing answers NaN.",
     cause="The softmax of nothing but -inf.",
 )
 def empties_to_nan(query, key, value, mask):
-    """No care for empty rows."""
+    """No care for fully masked rows."""
     return _attend(query, key, value, mask)
 
 
@@ -956,7 +956,7 @@ HUNT = Hunt(
     function="test_masked_attention",
     statement="test_masked_attention(implementation): raise unless implementation(query, key, value, "
     "mask) is masked attention: (B, H, L, d), (B, H, S, d), (B, H, S, dv) -> (B, H, L, dv); the mask "
-    "(B, H, L, S), each axis of full size or 1, True = may attend; an empty row gives zeros, inputs stay "
+    "(B, H, L, S), each axis of full size or 1, True = may attend; a fully masked row gives zeros, inputs stay "
     "as they were",
     right={
         "the formula": right_formula,
@@ -1020,8 +1020,8 @@ ASSIGNMENT = Assignment(
             points=2,
             minutes=15,
             rubric="1 point: the extra key adds e^0 = 1 to the denominator and 0 to the sum of values, so "
-            "the others' weights sum to less than 1 and an empty row is 0/1 = 0 without a special case "
-            "(half a point for the formula, half for the empty row). 1 point: a constant added to all of "
+            "the others' weights sum to less than 1 and a fully masked row is 0/1 = 0 without a special case "
+            "(half a point for the formula, half for the fully masked row). 1 point: a constant added to all of "
             "a row's scores cancels in the softmax, and no longer does here, for the extra score stays 0; "
             "the example with two equal scores (0: 1/3 each; ln 10: 10/21 each), or another one that is "
             "right.",

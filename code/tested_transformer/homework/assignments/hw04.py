@@ -445,7 +445,7 @@ def _decode_reference(x, keys, values, lengths, w_query, w_key, w_value, w_outpu
 
 
 def _neighbors(keys: Tensor, times: int) -> Tensor:
-    """Neighboring query heads share a key head: B G S d -> B H S d."""
+    """Neighboring query heads share a KV head: B G S d -> B H S d."""
     return keys.repeat_interleave(times, dim=1)
 
 
@@ -542,7 +542,7 @@ def _decode_cases(rng: np.random.Generator) -> list[Case]:
     return [
         case("the first token of all", [0], 2, 1, 1, 2, 2),
         case("one sample, two heads", [2], 3, 2, 2, 2, 4),
-        case("two heads share a key head", [1], 1, 2, 1, 3, 6),
+        case("two heads share a KV head", [1], 1, 2, 1, 3, 6),
         case("samples of three lengths", [3, 0, 1], 4, 2, 2, 3, 5, 30.0),
         case("a full buffer", [5, 2], 5, 6, 2, 2, 12, 30.0),
         case("six heads, three groups", rng.integers(1, 7, size=4), 7, 6, 3, 4, 10, 30.0),
@@ -627,7 +627,7 @@ NEXT_TOKEN = Spec(
             when=lambda case: not _shares(case),
         ),
         Check(
-            "neighboring heads share a key head",
+            "neighboring heads share a KV head",
             "Here the check sets all keys to 0, the new ones included. Then all scores are equal, and a head "
             "takes the plain mean of its own group's values: heads 0 to H / G - 1 of group 0, and so on.",
             _plain_mean(),
@@ -644,8 +644,8 @@ NEXT_TOKEN = Spec(
     mutants=mistakes(
         Mutant(
             "every G-th head shares", every_gth_head,
-            rejected_by="neighboring heads share a key head",
-            cause="Query heads that stand G apart read the same key head.",
+            rejected_by="neighboring heads share a KV head",
+            cause="Query heads that stand G apart read the same KV head.",
         ),
         Mutant(
             "a step with the scale of all heads", scale_of_all_heads,
@@ -700,11 +700,11 @@ class OnTrial:
 
 
 class GroupsInTurn(HeadsFormula):
-    """Key heads 0 1 0 1 for 0 0 1 1."""
+    """KV heads 0 1 0 1 for 0 0 1 1."""
 
     def __call__(self, x, w_query, w_key, w_value, w_output, num_heads, *, mask=None,
                  num_kv_heads=None):  # fmt: skip
-        """Give each key head to every G-th query head."""
+        """Give each KV head to every G-th query head."""
         times = num_heads // num_kv_heads
         w_key, w_value = w_key.repeat(1, times), w_value.repeat(1, times)
         return super().__call__(x, w_query, w_key, w_value, w_output, num_heads, mask=mask)
@@ -836,7 +836,7 @@ HUNT = Hunt(
         Mutant(
             "groups in turn", OnTrial(GroupsInTurn()), rejected_by="the hunt",
             symptom="Right with one group, and with as many groups as heads.",
-            cause="repeat where repeat_interleave is meant: head h reads key head h mod G.",
+            cause="repeat where repeat_interleave is meant: head h reads KV head h mod G.",
         ),
         Mutant(
             "the output layer transposed", OnTrial(OutputTurned()), rejected_by="the hunt",
@@ -884,8 +884,8 @@ ASSIGNMENT = Assignment(
             rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every key of a "
             "row, and a number added to a whole row cancels in the softmax. Half a point: a query's bias "
             "adds b . k_j, which differs from key to key, so it does not cancel. Half a point: moving the "
-            "value bias needs weights that sum to 1; one situation in which they do not is enough: an empty "
-            "row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
+            "value bias needs weights that sum to 1; one situation in which they do not is enough: a fully "
+            "masked row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
             "added to its denominator), hidden weights set to 0 after the softmax.",
         ),
         Written(

@@ -1015,7 +1015,7 @@ ASSIGNMENT = Assignment(
             10,
             "1 point: 2 GiB and 128 MiB; by tokens the answers are put one after the other, by units they are "
             "added, with b_2 once. 1 point: with a softmax over the units the sum of all exponentials is needed, so "
-            "slices of units can not be added as they are; slices of tokens still work. (A running sum as in "
+            "slices of units cannot be added as they are; slices of tokens still work. (A running sum as in "
             "online softmax, named as the way out, counts as well.)",
         ),
         Written(
@@ -1026,7 +1026,7 @@ ASSIGNMENT = Assignment(
             "1 point: a table of the drift for both bends and at least three step sizes with the same product of "
             "step size and steps, from a run of the code. 1 point: the finding: for ReLU the drift falls in "
             "proportion to the step size, for GELU it does not. 1 point: the reason: for ReLU a unit can be stretched "
-            "without changing the loss, so the gradient has no part in that direction; GELU can not be stretched.",
+            "without changing the loss, so the gradient has no part in that direction; GELU cannot be stretched.",
         ),
     ),
 )  # fmt: skip

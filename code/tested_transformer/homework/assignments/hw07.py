@@ -96,7 +96,7 @@ def reads_usual_numbers(said, bos, eos, pad):
 
 
 @mistake(
-    "BOS in an empty row",
+    "BOS in an empty sequence",
     rejected_by="nothing is read where nothing is said",
     cause="The first place is set to BOS without a look at what is said there.",
 )
@@ -389,7 +389,7 @@ def _gradient_reference(
 
 
 def _excess(logits: Tensor, answers: Tensor, right: float, other: float) -> Tensor:
-    """Softmax less a target with `right` on the answer and `other` elsewhere, at every place."""
+    """Softmax less a target with `right` on the answer and `other` elsewhere, at every position."""
     words = answers.clamp(0, logits.shape[-1] - 1)  # where pad is none, any: it does not count
     target = torch.full_like(logits, other).scatter(-1, words[..., None], right)
     return logits.softmax(-1) - target
@@ -891,7 +891,7 @@ FEWEST_PADS = Spec(
         ),
         Check(
             "in any order",
-            "Which sentences share a batch is free, so the order in which they come can not matter.",
+            "Which sentences share a batch is free, so the order in which they come cannot matter.",
             _any_order,
         ),
     ),

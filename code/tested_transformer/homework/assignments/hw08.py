@@ -1191,7 +1191,7 @@ def hunted_first_row(probabilities, p):
     "ties stay",
     rejected_by="equally likely words",
     symptom="Of many equally likely words all stay, whatever p is.",
-    cause="A threshold can not tell equal numbers apart.",
+    cause="A threshold cannot tell equal numbers apart.",
 )
 def hunted_ties(probabilities, p):
     """Every word as likely as the last that is needed."""

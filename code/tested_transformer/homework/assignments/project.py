@@ -648,8 +648,8 @@ def _always_something(run: Run, case: Case) -> Problem | None:
 
 CEILING = Spec(
     name="project.ceiling",
-    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who knows all "
-    "pairs by heart, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
+    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who has "
+    "memorized all pairs, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
     "out) and must say one answer to each bag; a Python number, or a float64 tensor. source (N, S), answers (N), whole numbers",
     required=("source", "answers"),
     reference=_ceiling_reference,
@@ -916,7 +916,7 @@ DECODER_LAYER = Spec(
             "before the sublayer, not on the stream.",
             _direct_way,
         ),
-        Check("the memory is read", "The second sublayer looks at the source.", _memory_read),
+        Check("the memory is read", "The second sublayer attends to the source.", _memory_read),
         Check(
             "the future is hidden",
             "A token of the target must not depend on a later one.",
@@ -1445,10 +1445,10 @@ ASSIGNMENT = Assignment(
             "groups, with a reason; whether it came true does not count. 1: a table or bars of the three runs, "
             "which differ in one thing each, for each of the three groups, with steps and seeds. 1: without positions in the encoder "
             "the exact match over all pairs is compared with the ceiling, and not above it, and it is said why the "
-            "ceiling of the held-out pairs is higher and can not be reached: it knows the held-out answers, and "
+            "ceiling of the held-out pairs is higher and cannot be reached: it knows the held-out answers, and "
             "the other number of a bag is mostly not among them. 1: a picture of the "
             "cross-attention of one numeral, rows and columns labeled, and a sentence about it that the picture "
-            "supports. 1: honest about chance: one seed is enough, if it is said what it can not show, and no more claimed than they carry.",
+            "supports. 1: honest about chance: one seed is enough, if it is said what it cannot show, and no more claimed than they carry.",
         ),
         Written(
             "project-report",

@@ -98,7 +98,7 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
 
 
 def with_rows_for(name: str, data: bytes, ids: Collection[str]) -> tuple[bytes, int]:
-    """A table as somebody saved it, with an empty row for each id that it has not, and how many those are.
+    """A table as somebody saved it, with a blank row for each id that it has not, and how many those are.
 
     What is there stays, byte for byte; the new rows have its encoding, separator and columns.
 

@@ -7,20 +7,20 @@ picture of "The first ten minutes"; `settings` has pictures with sliders and swi
 """
 
 from .masks import mask_switches
-from .numbers import END, Look, NumberPicture, look_at_numbers, number_picture
+from .numbers import END, NumberPicture, NumberTranslation, number_picture, translate_numbers
 from .sampling import sampling_sliders
 from .scale import scale_slider
 from .settings import Setting, SettingsPicture
 
 __all__ = [
     "END",
-    "Look",
     "NumberPicture",
+    "NumberTranslation",
     "Setting",
     "SettingsPicture",
-    "look_at_numbers",
     "mask_switches",
     "number_picture",
     "sampling_sliders",
     "scale_slider",
+    "translate_numbers",
 ]

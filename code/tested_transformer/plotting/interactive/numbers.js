@@ -18,14 +18,12 @@
     return { number, shown: german[0] === "+", source, said, rows, expected };
   }
 
-  const spoken = (word) => (word === data.end ? "the end sign" : word);
-
-  // "twenty looks at und (0.98), vier (0.02)": what counts, the strongest first.
+  // "twenty attends to und (0.98), vier (0.02)": the largest weights first.
   function sentence(look, i, most = 4) {
     const order = look.rows[i].map((w, j) => [w, j]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
     const parts = order.filter(([w], k) => k === 0 || (w >= 2 && k < most));
-    const named = parts.map(([w, j]) => `${spoken(look.source[j])} (${hundredth(w)})`);
-    return `${spoken(look.said[i])} looks ${most === 1 ? "most " : ""}at ${named.join(", ")}`;
+    const named = parts.map(([w, j]) => `${look.source[j]} (${hundredth(w)})`);
+    return `${look.said[i]} attends ${most === 1 ? "most " : ""}to ${named.join(", ")}`;
   }
 
   function written(look) {
@@ -51,10 +49,10 @@
       return `<path data-row="${i}" d="${path}" stroke="url(#${data.fade})" stroke-width="${(1 + weight * 0.08).toFixed(1)}" opacity="${(0.15 + weight * 0.0085).toFixed(2)}"/>`;
     };
     const links = look.rows.map((row, i) => row.map((w, j) => (w < 2 ? "" : link(w, i, j))).join(""));
-    return `<svg class="tt-drawing" viewBox="0 0 ${width} ${height}" role="group" aria-label="${look.number}: which German word each English word looked at">` +
+    return `<svg class="tt-drawing" viewBox="0 0 ${width} ${height}" role="group" aria-label="${look.number}: which German tokens each English token attends to">` +
       `<defs><linearGradient id="${data.fade}" gradientUnits="userSpaceOnUse" x1="${box}" y1="0" x2="${width - box}" y2="0">` +
       `<stop offset="0" stop-color="var(--tt-key)"/><stop offset="1" stop-color="var(--tt-query)"/></linearGradient></defs>` +
-      `<text class="tt-head" x="1" y="14">it reads</text><text class="tt-head" x="${width - box - 1}" y="14">it says</text>` +
+      `<text class="tt-head" x="1" y="14">German, input</text><text class="tt-head" x="${width - box - 1}" y="14">English, output</text>` +
       `<g class="tt-links">${links.join("")}</g>` +
       look.source.map((word, j) => part(word, j, 1, "read", inside(j))).join("") +
       look.said.map((word, i) => part(word, i, width - box - 1, "said", "")).join("") + "</svg>";
@@ -69,10 +67,10 @@
 
   function verdict(look) {
     const said = look.said.filter((w) => w !== data.end).join(" ");
-    return `It says “${said}” ` + (look.expected ? `✗ wrong, it should be “${look.expected.join(" ")}”` : "✓ right");
+    return `Output: “${said}” ` + (look.expected ? `✗ wrong, it should be “${look.expected.join(" ")}”` : "✓ right");
   }
 
-  // What one English word looked at, or all of them.
+  // The attention weights of one English token, or of all.
   function highlight() {
     const chosen = hovered ?? focused, look = shown;
     for (const path of picture.querySelectorAll(".tt-links path"))
@@ -85,7 +83,7 @@
     });
     const all = () => look.said.map((_, i) => sentence(look, i, 1)).join("; ");
     find("words").innerHTML = chosen !== null ? `${sentence(look, chosen)}.` :
-      `<span class="tt-unseen">${all()}.</span><span aria-hidden="true">Choose an English word: what did it look at?</span>`;
+      `<span class="tt-unseen">${all()}.</span><span aria-hidden="true">Choose an English token to see its attention weights.</span>`;
   }
 
   function draw(number) {
@@ -94,7 +92,7 @@
     picture.innerHTML = drawing(shown);
     find("headline").innerHTML = `<strong>${number}</strong><span lang="de">${written(shown)}</span>`;
     find("verdict").textContent = verdict(shown);
-    find("training").textContent = `It was ${shown.shown ? "" : "never "}shown this number in training.`;
+    find("training").textContent = `This number was ${shown.shown ? "in the training set" : "held out of training"}.`;
     find("scroll").innerHTML = table(shown);
     slider.value = number;
     highlight();

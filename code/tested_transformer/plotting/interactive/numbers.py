@@ -1,4 +1,4 @@
-"""Choose a number, and see what each word of its translation looked at."""
+"""Choose a number, and see which German tokens each English token attends to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...models.transformer import Transformer
 from ...shapes import checked
 from .page import PagePicture, details
 
-END = "end"  # how the end of a sentence is shown
+END = "EOS"  # how the end of a sequence is shown
 # A weight is rounded to hundredths, and a character stands for each of 0.00 to 1.00: all of them
 # safe in HTML, JSON and JavaScript. The rarer ones of two bytes stand in the middle.
 LEVELS = (
@@ -30,24 +30,25 @@ LEVELS = (
 )
 RUNS = "&'/`"  # 2, 3, 4 or 5 times 0.00, as most weights are
 SIZES = {"width": 360, "box": 126, "tall": 32, "pitch": 42, "top": 24}
-MAX_WORDS = 8  # of English, the end included
+MAX_TOKENS = 8  # of English, EOS included
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a model said to a number, and the weight of each German word for each English one.
+class NumberTranslation:
+    """A model's translation of a number, with the cross-attention weights of each English token.
 
-    Shapes: weights (L, S). The last of the words read is END, and of those said unless it went on.
+    Shapes: weights (L, S). The last source token is END, and the last generated one unless the
+        model went on.
     """
 
     number: int
-    read: tuple[str, ...]
-    said: tuple[str, ...]
+    source: tuple[str, ...]
+    generated: tuple[str, ...]
     weights: np.ndarray
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The right words, END included."""
+        """The correct tokens, END included."""
         return (*english_words(self.number), END)
 
     @property
@@ -57,12 +58,12 @@ class Look:
 
 
 @checked
-def look_at_numbers(
+def translate_numbers(
     model: Transformer, source: Vocabulary, target: Vocabulary, numbers: Iterable[int]
-) -> list[Look]:
-    """Translate numbers in one batch, word after word, and keep where the model looked.
+) -> list[NumberTranslation]:
+    """Translate numbers in one batch, greedily, and return the cross-attention weights.
 
-    Row i holds the weights that the last decoder layer gave to the German words when word i was
+    Row i holds the weights of the last decoder layer over the German tokens when token i was
     chosen, the mean of its heads. Computed in float64: rounded, it is the same on every machine.
 
     Raises: TypeError or ValueError for a number that is none.
@@ -75,17 +76,18 @@ def look_at_numbers(
         raise argument_error(ValueError, "numbers", "none", "at least one number")
     ids = pad([[*source.encode(words), EOS] for words in german])
     start = torch.full((len(numbers), 1), BOS)
-    said = generate(Seq2SeqState(exact, ids), start, max_new=MAX_WORDS).tokens  # B L
+    output = generate(Seq2SeqState(exact, ids), start, max_new=MAX_TOKENS).tokens  # B L
     with torch.no_grad():
-        told = torch.cat([start, said[:, :-1]], dim=1)
-        _, weights = exact(ids, told, return_weights=True)
+        decoder_input = torch.cat([start, output[:, :-1]], dim=1)
+        _, weights = exact(ids, decoder_input, return_weights=True)
     mean = weights.cross[-1].mean(1).numpy()  # B L S
-    looks = []
-    for number, words, row, grid in zip(numbers, german, said, mean, strict=True):
-        spoken = tuple(END if n == EOS else target.words[n] for n in row.tolist() if n != PAD)
+    translations = []
+    for number, words, row, grid in zip(numbers, german, output, mean, strict=True):
+        generated = tuple(END if n == EOS else target.words[n] for n in row.tolist() if n != PAD)
         read = (*words, END)
-        looks.append(Look(number, read, spoken, grid[: len(spoken), : len(read)]))
-    return looks
+        kept = grid[: len(generated), : len(read)]
+        translations.append(NumberTranslation(number, read, generated, kept))
+    return translations
 
 
 class NumberPicture(PagePicture):
@@ -94,20 +96,33 @@ class NumberPicture(PagePicture):
     styles, script = ("page", "numbers"), "numbers"
 
     def __init__(
-        self, looks: list[Look], shown: Collection[int], start: int, examples: Sequence[int]
+        self,
+        translations: list[NumberTranslation],
+        shown: Collection[int],
+        start: int,
+        examples: Sequence[int],
     ) -> None:
-        self.looks, self.shown, self.start, self.examples = looks, set(shown), start, examples
+        self.translations, self.shown, self.start, self.examples = (
+            translations,
+            set(shown),
+            start,
+            examples,
+        )
 
     @property
-    def first(self) -> Look:
-        """What stands there before anything is chosen."""
-        return self.looks[self.start - 1]
+    def first(self) -> NumberTranslation:
+        """The number that is shown before the reader chooses one."""
+        return self.translations[self.start - 1]
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the script gets: word lists, and a record of characters for each number."""
-        german = sorted({word for look in self.looks for word in look.read})
-        english = {word for look in self.looks for word in (*look.said, *look.expected)}
+        """What the script gets: token lists, and a record of characters for each number."""
+        german = sorted({word for translation in self.translations for word in translation.source})
+        english = {
+            word
+            for translation in self.translations
+            for word in (*translation.generated, *translation.expected)
+        }
         words = [german, sorted(english)]
         for names in words:
             if len(names) > len(LEVELS):
@@ -116,91 +131,93 @@ class NumberPicture(PagePicture):
             "german": words[0], "english": words[1], "end": END, "levels": LEVELS, "runs": RUNS,
             "sizes": SIZES,
             "start": self.start, "fade": "tt-look-fade",
-            "numbers": "|".join(self._record(look, *words) for look in self.looks),
+            "numbers": "|".join(self._record(translation, *words) for translation in self.translations),
         }  # fmt: skip
 
-    def _record(self, look: Look, german: list[str], english: list[str]) -> str:
+    def _record(self, translation: NumberTranslation, german: list[str], english: list[str]) -> str:
         """+ for a number shown in training; German, English, weights; the right words if others."""
         parts = [
-            ("+" if look.number in self.shown else "-") + coded(look.read, german),
-            coded(look.said, english),
-            shortened("".join(LEVELS[level] for level in look.levels.flat)),
+            ("+" if translation.number in self.shown else "-") + coded(translation.source, german),
+            coded(translation.generated, english),
+            shortened("".join(LEVELS[level] for level in translation.levels.flat)),
         ]
-        if look.said != look.expected:
-            parts.append(coded(look.expected[:-1], english))
+        if translation.generated != translation.expected:
+            parts.append(coded(translation.expected[:-1], english))
         return " ".join(parts)
 
     @property
     def parts(self) -> list[str]:
         """The controls, the picture of the first number, its words and its table."""
-        look = self.first
+        translation = self.first
         return [
-            controls(self.start, len(self.looks), self.examples),
-            f'<p class="tt-headline"><strong>{look.number}</strong>'
-            f'<span lang="de">{escape(written(look))}</span></p>',
-            f'<p class="tt-verdict" aria-live="polite">{escape(self.verdict(look))}</p>',
-            f'<p class="tt-training">{escape(self.training(look))}</p>',
-            f'<div class="tt-picture">{still(look)}</div>',
-            f'<p class="tt-words" aria-live="polite">{escape(sentences(look))}</p>',
-            details("The weights as a table", table(look)),
+            controls(self.start, len(self.translations), self.examples),
+            f'<p class="tt-headline"><strong>{translation.number}</strong>'
+            f'<span lang="de">{escape(written(translation))}</span></p>',
+            f'<p class="tt-verdict" aria-live="polite">{escape(self.verdict(translation))}</p>',
+            f'<p class="tt-training">{escape(self.training(translation))}</p>',
+            f'<div class="tt-picture">{still(translation)}</div>',
+            f'<p class="tt-words" aria-live="polite">{escape(sentences(translation))}</p>',
+            details("Attention weights as a table", table(translation)),
         ]
 
     @checked
-    def verdict(self, look: Look) -> str:
-        """What the model said, and whether it is right."""
-        said = " ".join(word for word in look.said if word != END)
-        if look.said == look.expected:
-            return f"It says “{said}” ✓ right"
-        return f"It says “{said}” ✗ wrong, it should be “{' '.join(look.expected[:-1])}”"
+    def verdict(self, translation: NumberTranslation) -> str:
+        """The output of the model, and whether it is right."""
+        output = " ".join(word for word in translation.generated if word != END)
+        if translation.generated == translation.expected:
+            return f"Output: “{output}” ✓ right"
+        return f"Output: “{output}” ✗ wrong, it should be “{' '.join(translation.expected[:-1])}”"
 
     @checked
-    def training(self, look: Look) -> str:
-        """Whether the model had been shown the number."""
-        return (
-            f"It was {'' if look.number in self.shown else 'never '}shown this number in training."
-        )
+    def training(self, translation: NumberTranslation) -> str:
+        """Whether the number was in the training set."""
+        if translation.number in self.shown:
+            return "This number was in the training set."
+        return "This number was held out of training."
 
     def __repr__(self) -> str:
-        look = self.first
-        width = max(map(len, (*look.read, *look.said))) + 2
-        rows = [["", *look.read]]
+        translation = self.first
+        width = max(map(len, (*translation.source, *translation.generated))) + 2
+        rows = [["", *translation.source]]
         rows += [
             [word, *(f"{level / 100:.2f}" for level in levels)]
-            for word, levels in zip(look.said, look.levels, strict=True)
+            for word, levels in zip(translation.generated, translation.levels, strict=True)
         ]
         lines = ["".join(f"{cell:>{width}}" for cell in row) for row in rows]
-        head = f"NumberPicture(1 to {len(self.looks)}), showing {look.number}, {written(look)}."
-        return "\n".join([head, self.verdict(look), self.training(look), *lines])
+        head = f"NumberPicture(1 to {len(self.translations)}), showing {translation.number}, {written(translation)}."
+        return "\n".join([head, self.verdict(translation), self.training(translation), *lines])
 
 
 @checked
 def number_picture(
-    looks: Iterable[Look],
+    translations: Iterable[NumberTranslation],
     *,
     shown: Collection[int] = (),
     start: PositiveInt = 24,
     examples: Sequence[PositiveInt] = (24, 42, 34, 13, 203, 302, 999),
 ) -> NumberPicture:
-    """Make the picture in which a reader chooses a number, from the looks at 1, 2, 3 and so on.
+    """Make the figure in which a reader chooses a number, from the translations of 1, 2, 3 and so on.
 
     shown: the numbers that the model was trained on. start: the number that is shown first.
 
-    Raises: TypeError or ValueError for looks that are none, or are not those of 1, 2, 3 and so on,
-        and for a start or example that is not among them.
+    Raises: TypeError or ValueError for translations that are none, or are not those of 1, 2, 3 and
+        so on, and for a start or example that is not among them.
     """
-    looks = list(looks)
-    numbers = [look.number for look in looks]
-    if not looks or numbers != list(range(1, len(looks) + 1)):
+    translations = list(translations)
+    numbers = [translation.number for translation in translations]
+    if not translations or numbers != list(range(1, len(translations) + 1)):
         came = f"{len(numbers)} numbers" + (f" from {numbers[0]}" if numbers else "")
-        raise argument_error(ValueError, "looks", came, "all numbers from 1, in order")
+        raise argument_error(ValueError, "translations", came, "all numbers from 1, in order")
     for name, number in (("start", start), *(("examples", number) for number in examples)):
-        if number > len(looks):
-            raise argument_error(ValueError, name, number, f"a number from 1 to {len(looks)}")
-    return NumberPicture(looks, shown, start, examples)
+        if number > len(translations):
+            raise argument_error(
+                ValueError, name, number, f"a number from 1 to {len(translations)}"
+            )
+    return NumberPicture(translations, shown, start, examples)
 
 
 def coded(words: Iterable[str], names: list[str]) -> str:
-    """A character for each word: that of its place in the list."""
+    """A character for each token: that of its index in the list."""
     return "".join(LEVELS[names.index(word)] for word in words)
 
 
@@ -211,25 +228,18 @@ def shortened(levels: str) -> str:
     return levels
 
 
-def written(look: Look) -> str:
+def written(translation: NumberTranslation) -> str:
     """The German number as one word."""
-    return "".join(german_words(look.number, segmentation="coarse"))
+    return "".join(german_words(translation.number, segmentation="coarse"))
 
 
-def sentences(look: Look) -> str:
-    """What each word said looked at most, in words."""
+def sentences(translation: NumberTranslation) -> str:
+    """The largest attention weight of each generated token, in words."""
     parts = []
-    for word, row in zip(look.said, look.levels, strict=True):
+    for word, row in zip(translation.generated, translation.levels, strict=True):
         most = int(row.argmax())
-        parts.append(
-            f"{called(word)} looks most at {called(look.read[most])} ({row[most] / 100:.2f})"
-        )
+        parts.append(f"{word} attends most to {translation.source[most]} ({row[most] / 100:.2f})")
     return "; ".join(parts) + "."
-
-
-def called(word: str) -> str:
-    """A word as it is called in a sentence."""
-    return "the end sign" if word == END else word
 
 
 def controls(start: int, last: int, examples: Sequence[int]) -> str:
@@ -250,20 +260,20 @@ def controls(start: int, last: int, examples: Sequence[int]) -> str:
     )
 
 
-def table(look: Look) -> str:
-    """The weights as a table: a row for each word said, a column for each word read."""
-    head = "".join(f'<th scope="col" lang="de">{escape(word)}</th>' for word in look.read)
+def table(translation: NumberTranslation) -> str:
+    """The weights as a table: a row for each generated token, a column for each source token."""
+    head = "".join(f'<th scope="col" lang="de">{escape(word)}</th>' for word in translation.source)
     rows = []
-    for word, levels in zip(look.said, look.levels, strict=True):
+    for word, levels in zip(translation.generated, translation.levels, strict=True):
         cells = "".join(f"<td>{level / 100:.2f}</td>" for level in levels)
         rows.append(f'<tr><th scope="row">{escape(word)}</th>{cells}</tr>')
     return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def still(look: Look) -> str:
-    """The drawing for a page without scripts: words in two columns, lines as strong as weights."""
+def still(translation: NumberTranslation) -> str:
+    """The drawing for a page without scripts: tokens in two columns, lines as strong as weights."""
     width, box, tall, pitch, top = SIZES.values()
-    height = top + pitch * max(len(look.read), len(look.said))
+    height = top + pitch * max(len(translation.source), len(translation.generated))
     right, bend = width - box - 1, (width - 2 * box) / 2
 
     def middle(row: int) -> float:
@@ -285,16 +295,16 @@ def still(look: Look) -> str:
             f'opacity="{0.15 + level * 0.0085:.2f}"/>'
         )
 
-    links = [link(w, i, j) for (i, j), w in np.ndenumerate(look.levels) if w >= 2]
+    links = [link(w, i, j) for (i, j), w in np.ndenumerate(translation.levels) if w >= 2]
     return "".join(
         [
             f'<svg class="tt-drawing" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-label="{look.number}: {escape(sentences(look))}">',
-            '<text class="tt-head" x="1" y="14">it reads</text>'
-            f'<text class="tt-head" x="{right}" y="14">it says</text>',
+            f'aria-label="{translation.number}: {escape(sentences(translation))}">',
+            '<text class="tt-head" x="1" y="14">German, input</text>'
+            f'<text class="tt-head" x="{right}" y="14">English, output</text>',
             f'<g class="tt-links">{"".join(links)}</g>',
-            *(part(word, j, 1, "read") for j, word in enumerate(look.read)),
-            *(part(word, i, right, "said") for i, word in enumerate(look.said)),
+            *(part(word, j, 1, "read") for j, word in enumerate(translation.source)),
+            *(part(word, i, right, "said") for i, word in enumerate(translation.generated)),
             "</svg>",
         ]
     )

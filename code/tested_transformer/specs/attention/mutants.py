@@ -66,7 +66,7 @@ class AttentionFormula(Formula):
         return self.back(scores) >= 0
 
     def weights(self, scores, allowed, mask):
-        """Softmax over the allowed keys; an empty row gives zeros."""
+        """Softmax over the allowed keys; a fully masked row gives zeros."""
         empty = ~allowed.any(-1, keepdim=True)
         filled = scores.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
         return filled.softmax(-1).masked_fill(empty, 0.0)
@@ -250,7 +250,7 @@ class MaskAfterSoftmax(AttentionFormula):
 @mistake(
     "a finite constant for hidden scores",
     rejected_by="RuntimeError",
-    symptom="Overflow in float16; an empty row becomes the mean of what it must not see.",
+    symptom="Overflow in float16; a fully masked row becomes the mean of what it must not see.",
     cause="-1e6 or -1e9 in place of -inf.",
     seen="source notes, 000:137 and 003:38; annotated-transformer, UvA notebooks and d2l",
 )
@@ -261,8 +261,8 @@ class FiniteFill(AttentionFormula):
 
 @mistake(
     "the lowest number for hidden scores",
-    rejected_by="an empty row is zero",
-    symptom="No overflow, but an empty row is still the mean of what it must not see.",
+    rejected_by="a fully masked row is zero",
+    symptom="No overflow, but a fully masked row is still the mean of what it must not see.",
     cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
     seen="pytorch issue 103963; d2l pull request 2423",
 )
@@ -273,7 +273,7 @@ class LowestFill(AttentionFormula):
 
 @mistake(
     "an empty row is NaN",
-    rejected_by="an empty row is zero",
+    rejected_by="a fully masked row is zero",
     symptom="One sample without keys turns its output, then the loss, then every weight into NaN.",
     cause="The softmax of nothing but -inf is 0/0.",
     seen="pytorch issue 103963",
@@ -285,7 +285,7 @@ class EmptyIsNaN(AttentionFormula):
 
 @mistake(
     "an empty row cleared too late",
-    rejected_by="an empty row has no gradient",
+    rejected_by="a fully masked row has no gradient",
     symptom="The output is right, the first step of training turns the weights into NaN.",
     cause="-inf is added and the NaN replaced after the softmax; its derivative is NaN all the same.",
     seen="pytorch issue 103963",
@@ -377,7 +377,7 @@ class WindowOneTooWide(AttentionFormula):
 @mistake(
     "the lengths cut the queries",
     rejected_by="the lengths decide",
-    symptom="Real tokens attend to padding, and padded queries become empty rows.",
+    symptom="Real tokens attend to padding, and padded queries become fully masked rows.",
     cause="The padding mask stands on the query axis.",
     seen="source notes, 001:1491 (arguments reversed)",
 )
@@ -392,9 +392,9 @@ class LengthsOfQueries(AttentionFormula):
 
 @mistake(
     "groups repeated",
-    rejected_by="grouped heads read their own group",
+    rejected_by="query heads read their group's KV head",
     symptom="Right shapes, right sums; converted weights give nonsense.",
-    cause="repeat gives heads 0 1 2 0 1 2; grouped heads need repeat_interleave: 0 0 1 1 2 2.",
+    cause="repeat gives heads 0 1 2 0 1 2; grouped-query attention needs repeat_interleave: 0 0 1 1 2 2.",
     seen="fkodom/grouped-query-attention-pytorch issue 5",
 )
 class RepeatedGroups(AttentionFormula):

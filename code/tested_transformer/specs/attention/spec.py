@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -89,7 +88,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("scores in the thousands", (2, 3, 4), (2, 5), spread=40.0),
         case("a mask for all", (3, 4), (5,), mask=random_mask(3, 5)),
         case("a mask for each sample", (2, 3, 5, 4), (2, 3, 7), mask=random_mask(2, 1, 5, 7)),
-        case("a mask with an empty row", (2, 3, 4), (2, 5), mask=random_mask(2, 3, 5, empty=1)),
+        case("a mask with a fully masked row", (2, 3, 4), (2, 5), mask=random_mask(2, 3, 5, empty=1)),
         case("causal", (2, 3, 5, 4), (2, 3, 5), causal=True),
         case("causal with a cache", (2, 3, 4), (2, 7), causal=True),
         case("causal, one new query", (2, 1, 4), (2, 7), causal=True),
@@ -100,7 +99,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a bias", (2, 3, 5, 4), (2, 3, 7), bias=rng.normal(size=(5, 7))),
         case("a bias that hides", (2, 3, 5, 4), (2, 3, 7), bias=holes(1, 3, 5, 7)),
         case("distance penalties", (2, 3, 5, 4), (2, 3, 7), alibi_slopes=slopes),
-        case("grouped heads", (2, 6, 3, 4), (2, 3, 5)),
+        case("grouped-query attention", (2, 6, 3, 4), (2, 3, 5)),
         case("a scale of its own", (2, 3, 4), (2, 5), scale=0.3),
         case("float32", (2, 3, 5, 4), (2, 3, 7), dtype=torch.float32),
         case("bfloat16", (2, 3, 5, 4), (2, 3, 7), dtype=torch.bfloat16, causal=True),
@@ -126,7 +125,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("lengths without heads", (3, 4, 4), (3, 5), key_lengths=np.array([2, 5, 0])),
         case("distance penalties, fewer keys than queries", (2, 3, 6, 4), (2, 3, 4), alibi_slopes=slopes),
         case("a mask for each head", (2, 3, 5, 4), (2, 3, 7), mask=random_mask(2, 3, 5, 7)),
-        case("grouped heads, a mask for each", (2, 6, 3, 4), (2, 3, 5), mask=random_mask(2, 6, 3, 5)),
+        case("grouped-query attention, a mask for each", (2, 6, 3, 4), (2, 3, 5), mask=random_mask(2, 6, 3, 5)),
         case("causal, padded on the left", (2, 3, 5, 4), (2, 3, 5), causal=True, mask=last_keys),
         case("causal with a cache and lengths", (3, 3, 4), (3, 7), causal=True,
              key_lengths=np.array([5, 7, 3])),
@@ -177,8 +176,17 @@ def _drawn(draw: Draw) -> Case:
     return Case("options drawn at random", arrays | options, dtype)
 
 
+_ALLOWED: WeakKeyDictionary[Case, np.ndarray] = WeakKeyDictionary()
+
+
 def allowed_in(case: Case) -> np.ndarray:
     """Which query may attend to which key, by the reference's rules. Shape (*batch, L, S)."""
+    if case not in _ALLOWED:
+        _ALLOWED[case] = _allowed_in(case)
+    return _ALLOWED[case]
+
+
+def _allowed_in(case: Case) -> np.ndarray:
     a = case.arguments
     shape = (*a["query"].shape[:-1], a["key"].shape[-2])
     allowed = np.array(np.broadcast_to(True if a.get("mask") is None else a["mask"], shape))
@@ -201,7 +209,7 @@ def readable(case: Case) -> Case:
     if case not in _READABLE:
         keys = case.arguments["key"].shape[:-1]
         identity = np.broadcast_to(np.eye(keys[-1]), (*keys, keys[-1])).copy()
-        _READABLE[case] = replace(case, arguments={**case.arguments, "value": identity})
+        _READABLE[case] = case.changed(value=identity)
     return _READABLE[case]
 
 
@@ -261,7 +269,7 @@ def log_slack(weights: np.ndarray, slack: float) -> float:
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:
-    """Hidden keys weigh nothing, allowed keys something; empty rows have a check of their own."""
+    """Hidden keys weigh nothing, allowed keys something; fully masked rows have a check of their own."""
     weights, allowed = weights_of(run, case), allowed_in(case)
     filled = allowed.any(-1, keepdims=True)
     seen = np.argwhere(filled & ~allowed & (weights != 0))
@@ -289,7 +297,9 @@ def _empty_gradients(run: Run, case: Case) -> Problem | None:
         if not np.isfinite(gradient).all():
             return Problem(f"a finite gradient for `{name}`", "NaN or inf")
         if name == "query" and gradient[empty].any():
-            return Problem("gradient 0 for the query of an empty row", brief_max(gradient[empty]))
+            return Problem(
+                "gradient 0 for the query of a fully masked row", brief_max(gradient[empty])
+            )
     return None
 
 
@@ -367,7 +377,7 @@ def options_of(case: Case) -> set[str]:
 
 
 def grouped(case: Case) -> bool:
-    """Does the case have fewer key heads than query heads?"""
+    """Does the case have fewer KV heads than query heads?"""
     return case.arguments["key"].shape[:-2] != case.arguments["query"].shape[:-2]
 
 
@@ -464,13 +474,13 @@ CHECKS = (
         ),
     ),
     Check(
-        "an empty row is zero",
+        "a fully masked row is zero",
         "A query that may attend to nothing has nothing to say: its output is 0, not NaN, no mean.",
         _empty_rows,
         when=_has_empty,
     ),
     Check(
-        "an empty row has no gradient",
+        "a fully masked row has no gradient",
         "Clearing NaN after the softmax leaves NaN in the gradient: fill the row before it, too.",
         _empty_gradients,
         when=_has_empty,
@@ -491,8 +501,8 @@ CHECKS = (
         and case.arguments["query"].shape[-2] == case.arguments["key"].shape[-2],
     ),
     Check(
-        "grouped heads read their own group",
-        "Query heads 0 and 1 share key head 0, heads 2 and 3 share key head 1, and so on.",
+        "query heads read their group's KV head",
+        "Query heads 0 and 1 share KV head 0, heads 2 and 3 share KV head 1, and so on.",
         _groups,
         when=lambda case: grouped(case) and not options_of(case),
     ),

@@ -254,7 +254,7 @@ class GateAdded(SwigluFormula):
 @mistake(
     "the gate left unbent",
     rejected_by="the activation that is asked for",
-    symptom="f(-x) = f(x): the network can not tell a token from its opposite.",
+    symptom="f(-x) = f(x): the network cannot tell a token from its opposite.",
     cause="gate x value without SiLU, a bilinear layer.",
     of="swiglu",
 )

@@ -75,7 +75,7 @@ def keeps_the_lowest(logits, k):
     "a k above the vocabulary",
     rejected_by="RuntimeError",
     symptom="The default of 50 raises for a small vocabulary.",
-    cause="topk can not give more words than there are: min(k, V).",
+    cause="topk cannot give more words than there are: min(k, V).",
     seen="TransformerLensOrg/TransformerLens pull request 1347",
     of="top-k",
 )
@@ -480,7 +480,7 @@ class ProbabilitiesAdded(Beams):
     "scores added as they come",
     rejected_by="the score is the sentence's",
     symptom="A beam with large scores wins, though its words are not likely among them.",
-    cause="log_softmax is missing: scores of different rows can not be compared.",
+    cause="log_softmax is missing: scores of different rows cannot be compared.",
     of="beam search",
 )
 class RawScoresAdded(Beams):

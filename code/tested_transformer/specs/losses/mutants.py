@@ -20,7 +20,7 @@ def of_log_p(log_p, expected, ignore, smoothing, reduction):
 @mistake(
     "softmax before the loss",
     rejected_by="a sure and right guess costs nothing",
-    symptom="Training is slow, and the loss can not fall under 0.905 for 5 classes.",
+    symptom="Training is slow, and the loss cannot fall under 0.905 for 5 classes.",
     cause="The model returns probabilities, and cross-entropy applies a softmax of its own.",
     seen="source notes, 001:1496",
 )

@@ -34,7 +34,7 @@ def filled_with_a_constant(scores, allowed):
 
 @mistake(
     "the dtype's lowest number in the masked softmax",
-    rejected_by="an empty row is zero",
+    rejected_by="a fully masked row is zero",
     symptom="A query without keys attends to all of them alike, padding and future included.",
     cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
     seen="pytorch issue 103963; d2l pull request 2423",
@@ -49,7 +49,7 @@ def filled_with_the_lowest(scores, allowed):
 
 @mistake(
     "a row emptied to NaN",
-    rejected_by="an empty row is zero",
+    rejected_by="a fully masked row is zero",
     symptom="One row without keys makes the loss NaN.",
     cause="The softmax of nothing but -inf is 0/0.",
     seen="pytorch issue 103963",
@@ -64,7 +64,7 @@ def emptied_to_nan(scores, allowed):
 
 @mistake(
     "NaN cleared after an added penalty",
-    rejected_by="an empty row has no gradient",
+    rejected_by="a fully masked row has no gradient",
     symptom="The weights are right; the first backward pass gives NaN.",
     cause="-inf is added to the scores and the row cleared only after the softmax: its derivative "
     "is NaN, and the addition hands it on.",
@@ -82,7 +82,7 @@ def cleared_after_an_added_penalty(scores, allowed):
 @mistake(
     "renormalized without a guard",
     rejected_by="hidden keys do not drown the others",
-    symptom="NaN in empty rows, and in rows whose hidden keys have by far the largest scores.",
+    symptom="NaN in fully masked rows, and in rows whose hidden keys have by far the largest scores.",
     cause="Zero and divide by the row's sum, which is 0 there.",
     of="masked_softmax",
 )
@@ -413,7 +413,7 @@ def tokens_counted_down_the_batch(tokens, pad_id):
 @mistake(
     "padding tokens on the query axis",
     rejected_by="the right shape and dtype",
-    symptom="Words read padding; padded queries become empty rows.",
+    symptom="Words read padding; padded queries become fully masked rows.",
     cause="The mask must stand on the key axis: (B, 1, 1, S).",
     seen="source notes, 001:1491 (arguments reversed)",
     of="padding_mask_from_tokens",

@@ -149,7 +149,7 @@ class OnlyValuesFromTheEncoder(ModelSteps):
 @mistake(
     "softmax before cross-entropy",
     rejected_by="logits, not probabilities",
-    symptom="The loss can not fall under 0.905 for 5 classes, however good the model.",
+    symptom="The loss cannot fall under 0.905 for 5 classes, however good the model.",
     cause="The model ends in a softmax, and cross_entropy applies another one.",
     seen="source notes, 001:1496",
 )
@@ -281,7 +281,7 @@ class UntiedCopy(ModelSteps):
 @mistake(
     "the tied table not transposed",
     rejected_by="RuntimeError",
-    symptom="RuntimeError: shapes can not be multiplied.",
+    symptom="RuntimeError: shapes cannot be multiplied.",
     cause="x @ table, where the table is (V, D): it must be x @ table.T, or nn.Linear.",
 )
 class TableNotTransposed(ModelSteps):

@@ -587,7 +587,7 @@ CHECKS = (
     ),
     Check(
         "logits, not probabilities",
-        "cross_entropy applies the softmax itself; after two of them the loss can not get small.",
+        "cross_entropy applies the softmax itself; after two of them the loss cannot get small.",
         _logits,
         when=_exact,
     ),

@@ -48,7 +48,7 @@ class HeadsFormula(Formula):
         return allowed if mask is None else allowed & mask
 
     def weights(self, scores, allowed):
-        """Softmax over the allowed keys; an empty row gives zeros."""
+        """Softmax over the allowed keys; a fully masked row gives zeros."""
         empty = ~allowed.any(-1, keepdim=True)
         filled = scores.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
         return filled.softmax(-1).masked_fill(empty, 0.0)
@@ -311,7 +311,7 @@ class CopiedLayers(Layers):
 @mistake(
     "the context never read",
     rejected_by="the context answers",
-    symptom="A translator that never looks at the source: fluent, and about nothing.",
+    symptom="A translator that ignores the source: fluent, and about nothing.",
     cause="Self-attention where cross-attention belongs.",
 )
 class ContextUnread(Layers):

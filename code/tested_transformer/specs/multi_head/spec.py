@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -144,8 +143,8 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a context", (2, 3, 6), 2, context=(2, 5, 6)),
         case("a padded context", (3, 4, 6), 3, context=(3, 5, 6), mask=padding([5, 2, 4], 5)),
         case("a context of another width", (2, 4, 6), 2, context=(2, 3, 5)),
-        case("grouped heads", (2, 3, 12), 6, kv=2),
-        case("one key head for all", (2, 4, 6), 3, kv=1),
+        case("grouped-query attention", (2, 3, 12), 6, kv=2),
+        case("one KV head for all", (2, 4, 6), 3, kv=1),
         case("float32", (2, 5, 8), 2, dtype=torch.float32, mask=padding([5, 2], 5)),
         case("bfloat16", (2, 4, 6), 3, dtype=torch.bfloat16, causal=True),
         case("freshly made", (2, 4, 6), 2, d_model=6),
@@ -160,9 +159,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("nothing but padding", (3, 4, 6), 2, mask=padding([2, 0, 4], 4)),
         case("causal, padded on the left", (2, 5, 6), 2, causal=True,
              mask=padding([3, 4], 5)[..., ::-1].copy()),
-        case("grouped heads, causal", (2, 4, 8), 4, kv=2, causal=True),
-        case("grouped heads, a mask for each", (2, 4, 8), 4, kv=2, mask=random_mask(2, 4, 4, 4)),
-        case("grouped heads and a context", (2, 3, 8), 4, kv=2, context=(2, 5, 6)),
+        case("grouped-query attention, causal", (2, 4, 8), 4, kv=2, causal=True),
+        case("grouped-query attention, a mask for each", (2, 4, 8), 4, kv=2, mask=random_mask(2, 4, 4, 4)),
+        case("grouped-query attention and a context", (2, 3, 8), 4, kv=2, context=(2, 5, 6)),
         case("biases", (2, 4, 6), 2, biases=True),
         case("biases and a context", (2, 3, 6), 3, biases=True, context=(2, 4, 5)),
         case("in evaluation", (2, 4, 6), 2, evaluation=True),
@@ -240,7 +239,7 @@ def readable(run: Run, case: Case) -> tuple[list[Case], float]:
             some = readers[:, None, start : start + d]
             w_value[..., : some.shape[-1]] = some
             weights = {"w_value": w_value.reshape(width, width), "w_output": np.eye(width)}
-            cases.append(replace(case, arguments={**a, **weights}))
+            cases.append(case.changed(**weights))
         slack = max(run.spec.tolerance(each, np.ones(1)) for each in cases)
         _READABLE[case] = cases, 2 * slack
     return _READABLE[case]
@@ -250,7 +249,7 @@ def by_heads(run: Run, case: Case) -> tuple[Case, float]:
     """The same call with the identity as w_output: column block h is head h."""
     if case not in _BY_HEADS:
         identity = {"w_output": np.eye(len(case.arguments["w_output"]))}
-        other = replace(case, arguments={**case.arguments, **identity})
+        other = case.changed(**identity)
         _BY_HEADS[case] = other, run.spec.tolerance(other, run.expected(case)[0])
     return _BY_HEADS[case]
 
@@ -478,7 +477,7 @@ CHECKS = (
     ),
     Check(
         "a head is blind to the others",
-        "Columns h d to (h + 1) d of w_query and w_value concern head h alone, at every place.",
+        "Columns h d to (h + 1) d of w_query and w_value concern head h alone, at every position.",
         _blind,
         when=_several,
     ),

@@ -167,7 +167,7 @@ class NormalizedInEveryTile(Online):
 @mistake(
     "minus infinity minus minus infinity",
     rejected_by="a row may begin hidden",
-    symptom="NaN for every row whose first tile is hidden, and for empty rows.",
+    symptom="NaN for every row whose first tile is hidden, and for fully masked rows.",
     cause="Before anything is seen the maximum is -inf, and -inf - (-inf) is NaN.",
     seen="vllm-project/vllm pull request 4405 (a window that hides a row's whole tile)",
     of="online_softmax",

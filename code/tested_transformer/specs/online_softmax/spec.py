@@ -110,7 +110,7 @@ def _has_empty(case: Case) -> bool:
 
 
 EMPTY_ROW = Check(
-    "an empty row is zero",
+    "a fully masked row is zero",
     "A row that sees nothing has the output 0 and the log-sum-exp +inf.",
     _empty,
     when=_has_empty,
@@ -158,7 +158,7 @@ def _row_cases(rng: np.random.Generator) -> list[Case]:
         case("all far below zero", (2,), 5, 2, shift=-5000.0),
         case("the first tile hidden", (3,), 6, 2, hide=np.s_[1, :2]),
         case("a tile in the middle hidden", (3,), 6, 2, hide=np.s_[1, 2:4]),
-        case("an empty row", (3,), 6, 2, hide=np.s_[2]),
+        case("a fully masked row", (3,), 6, 2, hide=np.s_[2]),
         case("float32", (3,), 9, 4, dtype=torch.float32),
         case("bfloat16", (3,), 9, 4, dtype=torch.bfloat16),
         case("scores in the thousands, float32", (3,), 7, 2, spread=2000.0, dtype=torch.float32),

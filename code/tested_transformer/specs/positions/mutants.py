@@ -288,7 +288,7 @@ class PositionsAsData(BertInput):
 @mistake(
     "no positions at all",
     rejected_by="every table learns",
-    symptom="The model can not tell the order of its tokens.",
+    symptom="The model cannot tell the order of its tokens.",
     cause="The table is made and not added.",
     of="segmented_embedding",
 )

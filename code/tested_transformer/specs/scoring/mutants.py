@@ -67,7 +67,7 @@ def additive_without_projections(query, key, w_query, w_key, w_v):
 @mistake(
     "additive without w_v",
     rejected_by="w_v weighs the hidden units",
-    symptom="Hidden units can not vote against a match.",
+    symptom="Hidden units cannot vote against a match.",
     cause="The hidden layer is summed; w_v is never used.",
     of="additive scores",
 )

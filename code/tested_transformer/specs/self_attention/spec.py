@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -126,7 +125,7 @@ def readable(case: Case) -> Case:
     """The same call with the inverse of x for w_value: what it returns are the weights."""
     if case not in _READABLE:
         inverse = {"w_value": np.linalg.pinv(case.arguments["x"])}
-        _READABLE[case] = replace(case, arguments={**case.arguments, **inverse})
+        _READABLE[case] = case.changed(**inverse)
     return _READABLE[case]
 
 

@@ -18,7 +18,7 @@ from ..mistakes import mistake
 @mistake(
     "target not shifted",
     rejected_by="what is read ends before what is said",
-    symptom="The loss is 0 within minutes, and the model can not write a single word.",
+    symptom="The loss is 0 within minutes, and the model cannot write a single word.",
     cause="Input and expected words are the same tensor: the model learns to copy.",
     seen="huggingface/transformers issue 6476",
     of="teacher_forcing",

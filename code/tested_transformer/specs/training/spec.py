@@ -114,7 +114,7 @@ def _int64(run: Run, case: Case) -> Problem | None:
 TEACHER_FORCING = Spec(
     name="teacher_forcing",
     statement="teacher_forcing(sentences) -> (target, expected), what the decoder reads and what it "
-    "should say, both (B, L), int64: B lists of word numbers, L the longest and one more; "
+    "should say, both (B, L), int64: B lists of token IDs, L the longest and one more; "
     f"BOS = {BOS}, EOS = {EOS}, filled up with PAD = {PAD}",
     required=("sentences",),
     reference=slow_teacher_forcing,
@@ -139,12 +139,12 @@ TEACHER_FORCING = Spec(
         ),
         Check(
             "what is read ends before what is said",
-            "At each place the decoder reads the word before the one that it should say.",
+            "At each position the decoder reads the word before the one that it should say.",
             _reads_behind,
         ),
         SHAPE,
         Check(
-            "word numbers are int64",
+            "token IDs are int64",
             "torch's losses take no other whole numbers: F.cross_entropy raises for int32.",
             _int64,
         ),
@@ -175,7 +175,7 @@ class TinyModel(nn.Module):
         self.num_calls = 0
 
     def forward(self, source: Tensor, target: Tensor, causal: bool = True) -> Tensor:
-        """Logits for each word to say; without `causal` the whole target is read at every place."""
+        """Logits for each word to say; without `causal` the whole target is read at every position."""
         self.had_graph |= torch.is_grad_enabled()
         self.rested |= not self.training
         self.num_calls += 1
