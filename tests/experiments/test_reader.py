@@ -1,6 +1,7 @@
 """The experiment of chapter 2: its lists, its scores, and the record that the chapter prints."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,11 @@ def test_scores_are_those_of_the_library(name):
 def test_only_attention_depends_on_earlier_states():
     *given, _ = experiment.lists(2, 5, GENERATOR.manual_seed(0))
     for name, reader in ((name, experiment.new_reader(name, 0)) for name in experiment.READERS):
-        states, last = reader.read(*given[:2])
-        reader.read = lambda *_, states=states, last=last: (states * 2, last)
+        states = reader.read(*given[:2])
+        doubled = torch.cat([2 * states[:, :-1], states[:, -1:]], dim=1)  # all but the last
+        reader.read = lambda *_, states=doubled: states
         changed = reader(*given)
-        reader.read = lambda *_, states=states, last=last: (states, last)
+        reader.read = lambda *_, states=states: states
         assert torch.equal(changed, reader(*given)) == (reader.scores is None), name
 
 
@@ -59,10 +61,41 @@ def test_a_reader_is_the_same_for_a_seed_and_leaves_random_numbers_alone():
 
 
 def test_the_record_is_whole():
+    models = [*experiment.READERS, "last state of 32, cosine"]
     assert {(row["model"], row["seed"]) for row in STORED} == {
-        (name, seed) for name in experiment.READERS for seed in range(3)
+        (name, seed) for name in models for seed in range(3)
     }
     assert all(row["stopped"] for row in STORED)
+
+
+def test_no_list_of_the_training_is_a_validation_or_test_list():
+    def keys(labels, digits):
+        return {tuple(row) for row in torch.cat([labels, digits], dim=1).tolist()}
+
+    kept = [keys(*experiment.lists(2000, 12, GENERATOR.manual_seed(n))[:2]) for n in (1, 2)]
+    for seed in range(3):
+        GENERATOR.manual_seed(seed)
+        for _ in range(200):
+            num_pairs = int(torch.randint(1, 13, (), generator=GENERATOR))
+            labels, digits, *_ = experiment.lists(64, num_pairs, GENERATOR)
+            assert num_pairs < 12 or not keys(labels, digits) & (kept[0] | kept[1])
+
+
+def test_a_cosine_ends_at_a_learning_rate_of_zero():
+    reader = experiment.new_reader("last state of 32", seed=0)
+    rates = []
+    step = experiment.train_on_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            experiment,
+            "train_on_batch",
+            lambda reader, optimizer, generator: (
+                rates.append(optimizer.param_groups[0]["lr"]),
+                step(reader, optimizer, generator),
+            ),
+        )
+        experiment.train_with_cosine(reader, seed=0, batches=4)
+    assert rates == pytest.approx([0.01 * (1 + math.cos(math.pi * n / 4)) / 2 for n in range(4)])
 
 
 @pytest.mark.parametrize("name", ["dot", "last state of 32"])
