@@ -51,6 +51,7 @@ def test_no_row_stands_twice(name):
         "heads",
         "steps",
         "seed",
+        "order",
     )
     named = [tuple(row.get(key) for key in keys) for row in rows]
     assert rows
