@@ -137,7 +137,7 @@ def prefix_mask(
 
     Shapes: prefix_lengths (B) -> (B, 1, L, L).
     Raises: as padding_mask.
-    Source: Liu et al. 2018; Raffel et al. 2020, section 3.2.1.
+    Source: Raffel et al. 2020, section 3.2.1.
     """
     prefix = padding_mask(prefix_lengths, num_tokens)
     return prefix | causal_mask(num_tokens, device=prefix.device)

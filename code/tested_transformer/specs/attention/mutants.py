@@ -337,7 +337,7 @@ class HidesItself(AttentionFormula):
 @mistake(
     "masked only in training",
     rejected_by="the future stays hidden",
-    symptom="The validation loss is better than it can be: it sees the answers.",
+    symptom="The validation loss is usually far above the training loss.",
     cause="The causal mask is made under `if self.training`.",
     seen="d2l-en, the Transformer chapter",
 )

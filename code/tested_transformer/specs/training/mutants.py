@@ -321,7 +321,7 @@ def with_dropout(model, batches):
 @mistake(
     "evaluation with the future visible",
     rejected_by="the future stays hidden",
-    symptom="The held-out loss is far below the training loss, and generation is nonsense.",
+    symptom="The held-out loss is usually far above the training loss.",
     cause="The causal mask is used `if self.training`.",
     seen="d2l-en, transformer chapter",
     of="evaluation",
