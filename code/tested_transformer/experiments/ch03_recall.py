@@ -1,4 +1,4 @@
-"""Recall: a list pairs number words with digits, and one word is looked up (chapter 3)."""
+"""Associative recall: a list pairs words with digits, and one word is looked up (chapter 3)."""
 
 from __future__ import annotations
 
@@ -54,15 +54,25 @@ class Recall(nn.Module):
 
 
 def train_recall(
-    model: Recall, seed: int, steps: int, *, lr: float, every: int = 50
+    model: Recall,
+    seed: int,
+    steps: int,
+    *,
+    lr: float,
+    projection_lr: float | None = None,
+    every: int = 50,
 ) -> dict[str, list[float]]:
     """Train with Adam on new lists of every step; every `every` steps: accuracy on 1,000 test lists, top weight.
 
-    The top weight is the median over the test lists of the largest attention weight.
+    The top weight is the median over the test lists of the largest attention weight. W_Q and W_K have the
+    learning rate projection_lr, if it is given.
     """
     rng = torch.Generator().manual_seed(seed)
     words, digits, asked, answers = recall_lists(1000, torch.Generator().manual_seed(1000))
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    projections = [*model.query.parameters(), *model.key.parameters()]
+    others = [*model.words.parameters(), *model.output.parameters()]
+    groups = [{"params": projections, "lr": projection_lr or lr}, {"params": others}]
+    optimizer = torch.optim.Adam(groups, lr=lr)
     history: dict[str, list[float]] = {"accuracy": [], "top_weight": []}
     for step in range(steps + 1):
         if step % every == 0:

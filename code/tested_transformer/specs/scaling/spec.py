@@ -333,7 +333,7 @@ def _large(case: Case) -> bool:
 SCORE_CHECKS = (
     Check(
         "no overflow",
-        "The scaled score fits into float16, the bare product does not: scale the query first.",
+        "The scaled score fits into float16, the unscaled product does not: scale the query first.",
         finite,
         when=lambda case: case.dtype == torch.float16 or _large(case),
     ),
