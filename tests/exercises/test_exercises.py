@@ -19,7 +19,8 @@ class Unwritten:
 
 
 def test_every_exercise_has_a_solution():
-    assert list(SOLUTIONS) == list(EXERCISES)
+    """A deeper page may have a chapter's earlier one, so the order is the pages'."""
+    assert sorted(SOLUTIONS) == sorted(EXERCISES)
 
 
 def test_every_exercise_says_its_chapter_and_points():
