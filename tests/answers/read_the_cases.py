@@ -29,19 +29,7 @@ def attention_keys_past_512_are_forgotten(query, key, value, **o):
 
 
 @wrong("attention", "a causal buffer of 64 x 64")
-def attention_a_causal_buffer_of_64_x_64(
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    key_lengths=None,
-    alibi_slopes=None,
-    scale=None,
-):
+def attention_a_causal_buffer_of_64_x_64(query, key, value, *, mask=None, causal=False, **o):
     L, S = (query.shape[-2], key.shape[-2])
     if causal and max(L, S) > 64:
         hide = torch.ones(64, 64, dtype=torch.bool).triu(1)
@@ -49,18 +37,7 @@ def attention_a_causal_buffer_of_64_x_64(
         m[:64, :64] = ~hide[:L, :S]
         mask = m if mask is None else mask & m
         causal = False
-    return att(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        causal=causal,
-        window=window,
-        key_lengths=key_lengths,
-        alibi_slopes=alibi_slopes,
-        scale=scale,
-    )
+    return att(query, key, value, mask=mask, causal=causal, **o)
 
 
 @wrong("attention", "five axes raise")
@@ -71,91 +48,22 @@ def attention_five_axes_raise(query, key, value, **o):
 
 
 @wrong("attention", "a bias below -1e4 hides")
-def attention_a_bias_below_1e4_hides(
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    key_lengths=None,
-    alibi_slopes=None,
-    scale=None,
-):
+def attention_a_bias_below_1e4_hides(query, key, value, *, bias=None, **o):
     if bias is not None:
         bias = bias.masked_fill(bias < -10000.0, -math.inf)
-    return att(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        causal=causal,
-        window=window,
-        key_lengths=key_lengths,
-        alibi_slopes=alibi_slopes,
-        scale=scale,
-    )
+    return att(query, key, value, bias=bias, **o)
 
 
 @wrong("attention", "the sign of a slope is lost")
-def attention_the_sign_of_a_slope_is_lost(
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    key_lengths=None,
-    alibi_slopes=None,
-    scale=None,
-):
+def attention_the_sign_of_a_slope_is_lost(query, key, value, *, alibi_slopes=None, **o):
     alibi_slopes = None if alibi_slopes is None else alibi_slopes.abs()
-    return att(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        causal=causal,
-        window=window,
-        key_lengths=key_lengths,
-        alibi_slopes=alibi_slopes,
-        scale=scale,
-    )
+    return att(query, key, value, alibi_slopes=alibi_slopes, **o)
 
 
 @wrong("attention", "a window of 1 is no window")
-def attention_a_window_of_1_is_no_window(
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    key_lengths=None,
-    alibi_slopes=None,
-    scale=None,
-):
+def attention_a_window_of_1_is_no_window(query, key, value, *, window=None, **o):
     window = None if window == 1 else window
-    return att(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        causal=causal,
-        window=window,
-        key_lengths=key_lengths,
-        alibi_slopes=alibi_slopes,
-        scale=scale,
-    )
+    return att(query, key, value, window=window, **o)
 
 
 @wrong("attention", "requires_grad set on the caller's query")
