@@ -6,6 +6,7 @@ Reading is counted as book/how_to_use.md says; running is what the last recorded
 import json
 import os
 import re
+from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -20,7 +21,9 @@ PLACES = Path(  # what others may link to
 )
 ID = re.compile(r'\bid="([^"]+)"')
 INTERVIEW = "book/generated/interview"
-WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
+MINUTES = {  # as book/how_to_use.md says
+    "words": 1 / 200, "lines of code": 1 / 8, "lines of output": 1 / 20, "figures": 1 / 2, "predictions": 2,
+}  # fmt: skip
 FOLDED = {
     "dropdown",
     "toggle",
@@ -42,7 +45,7 @@ def facts_html(app, docname: str, minutes: int) -> str:
     facts = {
         "You need": ", ".join(needed(app.env, docname)),
         "Deeper": deeper_links(app.env, docname),
-        "To read": f'{minutes} minutes<span class="of-a-screen"> in full, folded parts left closed</span>',
+        "To read": f'{minutes} minutes<span class="of-a-screen"> without exercises and folded parts</span>',
         "To run": running(docname),
         "Notebook": ", ".join(notebook_links(app, docname)),
         "Next": next_chapter(app.env, docname),
@@ -55,28 +58,35 @@ def facts_html(app, docname: str, minutes: int) -> str:
 
 
 def reading_minutes(section) -> int:
-    """Minutes at 200 words and 20 lines of code a minute, without what is folded and without outputs' numbers."""
-    words, lines = count(section)
-    return max(1, round(words / WORDS_A_MINUTE + lines / LINES_A_MINUTE))
+    """Minutes for what is open on the page, exercises left out."""
+    return max(1, round(sum(MINUTES[kind] * number for kind, number in count(section).items())))
 
 
-def count(node) -> tuple[int, int]:
-    """Count the words and the lines of code of a node, with all that is in it."""
+def count(node) -> Counter[str]:
+    """Count what MINUTES has a time for in a node, with all that is in it."""
+    classes = set(node.get("classes", [])) if isinstance(node, nodes.Element) else set()
+    if FOLDED & classes or type(node).__name__ == "HideCodeCellNode" or is_exercise(node):
+        return Counter()
     if isinstance(node, nodes.literal_block):
-        text = node.astext().rstrip()
-        return 0, text.count("\n") + 1 if "output" not in node["classes"] else 0
+        lines = node.astext().rstrip().count("\n") + 1
+        return Counter({"lines of output" if "output" in classes else "lines of code": lines})
     if isinstance(node, nodes.math | nodes.math_block):
-        return 1, 0
+        return Counter(words=1)
+    if isinstance(node, nodes.image):
+        return Counter(figures=1)
     if isinstance(node, nodes.raw | nodes.comment | nodes.target):
-        return 0, 0
-    if FOLDED & set(node.get("classes", [])) if isinstance(node, nodes.Element) else False:
-        return 0, 0
-    if type(node).__name__ == "HideCodeCellNode":
-        return 0, 0
+        return Counter()
     if isinstance(node, nodes.Text):
-        return len(node.astext().split()), 0
-    sums = [count(child) for child in node.children]
-    return sum(words for words, _ in sums), sum(lines for _, lines in sums)
+        return Counter(words=len(node.astext().split()))
+    own = Counter(predictions=1) if "predict" in classes else Counter()
+    return sum((count(child) for child in node.children), own)
+
+
+def is_exercise(node) -> bool:
+    """Whether a node is the section of an exercise."""
+    return isinstance(node, nodes.section) and node.next_node(nodes.title).astext().startswith(
+        "Exercise"
+    )
 
 
 # -------------------------------------------------------------------------- the other facts

@@ -290,15 +290,21 @@ def test_a_description_is_cut_between_words():
     assert many == "You can " + "; ".join(["x" * 60] * 3) + "."
 
 
-def test_reading_time_counts_words_and_lines():
+def test_reading_time_counts_what_is_open_on_the_page():
     text = nodes.paragraph("", "word " * 400)
     code = nodes.literal_block("", "line\n" * 40)
     folded = nodes.admonition("", nodes.paragraph("", "word " * 4000), classes=["dropdown"])
-    output = nodes.literal_block("", "7\n" * 4000, classes=["output", "stream"])
+    output = nodes.literal_block("", "7\n" * 20, classes=["output", "stream"])
     formula = nodes.paragraph("", "", nodes.math("", "a b c d"))
-    section = nodes.section("", text, code, folded, output, formula)
-    assert chapter_facts.count(section) == (401, 40)
-    assert chapter_facts.reading_minutes(section) == 4
+    predict = nodes.admonition("", nodes.paragraph("", "Which?"), classes=["predict"])
+    exercise = nodes.section("", nodes.title("", "Exercise 1.1: more"), text.deepcopy())
+    title = nodes.title("", "Title")
+    section = nodes.section("", title, text, code, folded, output, formula, predict, exercise)
+    section += nodes.image()
+    assert chapter_facts.count(section) == {
+        "words": 403, "lines of code": 40, "lines of output": 20, "figures": 1, "predictions": 1
+    }  # fmt: skip
+    assert chapter_facts.reading_minutes(section) == 11
 
 
 def test_every_chapter_says_what_it_needs():
