@@ -418,9 +418,9 @@ def positions_matter(subject: Subject) -> str | None:
 
 
 def _unmoved(subject: Subject, before: Tensor, after: Tensor, what: str) -> str | None:
-    """What to say of logits that should differ by more than rounding; NaN does not count as a difference."""
+    """What to say of logits that should differ by more than rounding. NaN proves nothing: others tell of it."""
     far = float((before - after).abs().max())
-    return None if far > subject.tolerance else f"{what}'s logits change by {brief(far)}"
+    return f"{what}'s logits change by {brief(far)}" if far <= subject.tolerance else None
 
 
 # --- Numbers --------------------------------------------------------------------------------------
