@@ -251,7 +251,7 @@ def test_folds_by_keyboard(visit):
 def test_copy_button_by_keyboard(browser, visit):
     browser.grant_permissions(["clipboard-read", "clipboard-write"])
     page = visit(CHAPTER)
-    block = page.locator("div.highlight:has(button.copybtn)").first
+    block = page.locator("div.highlight:visible:has(button.copybtn)").first
     block.locator("button.copybtn").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("button.copybtn.success")
