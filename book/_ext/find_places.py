@@ -33,7 +33,7 @@ UNSEEN = (
     addnodes.toctree,
 )
 GALLERY = "book/generated/gallery"
-WORDLESS = {"book/bibliography", "book/generated/interview"}  # lists of what stands elsewhere too
+WORDLESS = {"book/bibliography"}  # a list of what stands elsewhere too
 MISTAKE = (
     "Symptom.",
     "Cause.",

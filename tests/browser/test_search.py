@@ -46,6 +46,7 @@ FIRST = {
     "K.T": "chapters/01_self_attention.html#pitfall-k-t-with-a-batch",
     "divided by d": f"{GALLERY}#pitfall-divided-by-d",
     # questions
+    "why divide by the root of d": "book/generated/interview.html#why-does-attention-divide-by-the-root-of-d-d",
     "how large is a dot product": "chapters/03_scaling.html#how-large-is-a-dot-product",
     # misspelled
     "attendion": f"{GLOSSARY}#term-attention",

@@ -190,9 +190,7 @@ def test_a_method_has_its_class_before_it_and_stands_alone_too():
 
 def test_lists_of_what_stands_elsewhere_are_one_place():
     asked = section("Why? / 为什么？", paragraph("because"), names=["why"])
-    found = find_places.places(
-        page(section("Interview questions", asked)), "book/generated/interview"
-    )
+    found = find_places.places(page(section("Interview questions", asked)), "book/bibliography")
     assert [place["names"] for place in found] == [["Interview questions"]]
 
 
