@@ -25,6 +25,7 @@ from tested_transformer.specs.compare import (
     brief,
     compare,
     difference,
+    relations,
     same_argument,
     unchanged,
 )
@@ -801,6 +802,67 @@ SOME = (
 )  # fmt: skip
 
 
+RIGHT_NUMBERS = np.array([[1.0, 2, 4], [3, -5, 6], [0.5, 7, -8], [9, 2.5, 1]])
+ONE_WRONG = RIGHT_NUMBERS.copy()
+ONE_WRONG[-1, 0] += 1
+
+
+@pytest.mark.parametrize(
+    ("got", "words"),
+    [
+        (0 * RIGHT_NUMBERS, "all of them are 0"),
+        (-RIGHT_NUMBERS, "the signs are flipped"),
+        (RIGHT_NUMBERS[::-1], "the rows stand in reverse order"),
+        (RIGHT_NUMBERS[:, ::-1], "the last axis is reversed"),
+        (np.roll(RIGHT_NUMBERS, 1, 0), "each row stands one row too low"),
+        (np.roll(RIGHT_NUMBERS, -1, 0), "each row stands one row too high"),
+        (np.roll(RIGHT_NUMBERS, 1, 1), "each column stands one too far to the right"),
+        (np.roll(RIGHT_NUMBERS, -1, 1), "each column stands one too far to the left"),
+        (RIGHT_NUMBERS / 8, "every number is 0.125 times the right one"),
+        (RIGHT_NUMBERS + 3, "every number is off by 3"),
+        (RIGHT_NUMBERS * [[1], [2], [3], [4]], "each row is the right one times a factor"),
+    ],
+)
+def test_what_wrong_numbers_have_to_do_with_the_right_ones(got, words):
+    assert any(one.startswith(words) for one in relations(RIGHT_NUMBERS, np.array(got), 1e-9))
+
+
+def test_one_wrong_row_is_placed():
+    last, first = RIGHT_NUMBERS, RIGHT_NUMBERS[::-1]
+    assert relations(last, ONE_WRONG, 1e-9)[0] == "only the last row is wrong"
+    assert relations(first, ONE_WRONG[::-1], 1e-9)[0] == "only the first row is wrong"
+    assert "only the last row is wrong" not in relations(last, ONE_WRONG + last, 1e-9)
+
+
+def test_swapped_axes_are_seen():
+    square = RIGHT_NUMBERS[:3]
+    assert relations(square, square.T.copy(), 1e-9) == ["the last two axes are swapped"]
+
+
+def test_what_has_no_simple_relation_gets_no_words():
+    strange = RIGHT_NUMBERS**2 + RIGHT_NUMBERS[::-1]
+    assert relations(RIGHT_NUMBERS, strange, 1e-9) == []
+    assert relations(RIGHT_NUMBERS, RIGHT_NUMBERS[:2], 1e-9) == []
+    assert relations(RIGHT_NUMBERS, RIGHT_NUMBERS * np.nan, 1e-9) == []
+    assert relations(RIGHT_NUMBERS[0], -RIGHT_NUMBERS[0], 1e-9) == []
+
+
+def test_a_relation_is_named_where_it_holds_on_every_wrong_case():
+    some = replace(
+        ATTENTION, checks=(), usual=(), last=(EQUAL,), combine=None, mutants=(),
+        cases=lambda rng: [case for case in ATTENTION.cases(rng) if case.label in SOME],
+    )  # fmt: skip
+    doubled = judge(some, lambda q, k, v, **options: 2 * attention(q, k, v, **options))
+    assert doubled.why.endswith(" There every number is 2 times the right one.")
+
+    def by_length(query, key, value, **options):
+        return key.shape[-2] * attention(query, key, value, **options)
+
+    assert judge(some, by_length).why.endswith(" There all have one factor.")
+    strange = judge(some, lambda q, k, v, **options: attention(q, k, v, **options).sin())
+    assert strange.why.endswith(" tolerances.")
+
+
 def test_where_numbers_differ_is_said():
     some = replace(
         ATTENTION, checks=(), usual=(), last=(EQUAL,), combine=None,
@@ -817,7 +879,7 @@ def test_where_numbers_differ_is_said():
 
     low = off(lambda q, options: q.dtype == torch.float16)
     assert "Only in float16: off by up to " in low
-    assert low.endswith(" tolerances.")
+    assert low.endswith(" tolerances. There every number is 1.5 times the right one.")
     assert "Only with `window`: " in off(lambda q, options: options.get("window"))
     both = off(lambda q, options: options.get("window") and options.get("causal"))
     assert "On 1 of 7 cases" in both

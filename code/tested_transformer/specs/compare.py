@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +64,66 @@ def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> tuple
         wrong = far & ~(np.isnan(expected) & np.isnan(got)) & ~(expected == got)
     places = np.argwhere(wrong)
     return tuple(int(i) for i in places[0]) if len(places) else None
+
+
+RELATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "the signs are flipped": lambda right: -right,
+    "the rows stand in reverse order": lambda right: np.flip(right, -2),
+    "the last axis is reversed": lambda right: np.flip(right, -1),
+    "the last two axes are swapped": lambda right: np.swapaxes(right, -2, -1),
+    "each row stands one row too low": lambda right: np.roll(right, 1, -2),
+    "each row stands one row too high": lambda right: np.roll(right, -1, -2),
+    "each column stands one too far to the right": lambda right: np.roll(right, 1, -1),
+    "each column stands one too far to the left": lambda right: np.roll(right, -1, -1),
+}
+
+
+def relations(expected: np.ndarray, got: np.ndarray, tolerance: float) -> list[str]:
+    """In which simple ways wrong numbers are like the right ones, the most telling first.
+
+    Arrays with fewer than four numbers, or without two axes, say too little.
+    """
+    if expected.shape != got.shape or expected.ndim < 2 or expected.size < 4:
+        return []
+    if expected.dtype.kind != "f" or not np.isfinite([expected, got]).all():
+        return []
+    found = [] if got.any() else ["all of them are 0"]
+    found += _wrong_rows(expected, got, tolerance)
+    slack = 4 * tolerance
+    for words, change in RELATIONS.items():
+        other = change(expected)
+        if other.shape == got.shape and difference(other, got, slack) is None:
+            found.append(words)
+    factor, shift = _factor(expected, got, None).item(), np.mean(got - expected).item()
+    if got.any() and difference(factor * expected, got, slack * max(1, abs(factor))) is None:
+        found += [f"every number is {factor:.3g} times the right one", "all have one factor"]
+    elif difference(expected + shift, got, slack) is None:
+        found += [f"every number is off by {shift:.3g}", "all are off by the same amount"]
+    elif expected.shape[-1] > 2:
+        factors = _factor(expected, got, -1)
+        if difference(factors * expected, got, slack * max(1, np.abs(factors).max())) is None:
+            found.append("each row is the right one times a factor of its own")
+    return found
+
+
+def _factor(expected: np.ndarray, got: np.ndarray, axis: int | None) -> np.ndarray:
+    """By what the right numbers must be multiplied to come closest to the others."""
+    squares = (expected * expected).sum(axis, keepdims=True)
+    return (expected * got).sum(axis, keepdims=True) / np.where(squares > 0, squares, 1.0)
+
+
+def _wrong_rows(expected: np.ndarray, got: np.ndarray, tolerance: float) -> list[str]:
+    """Where along the second to last axis the wrong rows are, if they are in one place."""
+    far = (np.abs(expected - got) > tolerance).any(-1)
+    rows = far.reshape(-1, far.shape[-1]).any(0)
+    last = len(rows) - 1
+    places = {
+        "only the first row is wrong": [0],
+        "only the last row is wrong": [last],
+        "only the first row is right": [*range(1, last + 1)],
+        "only the last row is right": [*range(last)],
+    }
+    return [words for words, wrong in places.items() if last > 1 and [*rows.nonzero()[0]] == wrong]
 
 
 def brief(value: Any) -> str:

@@ -21,7 +21,7 @@ import torch
 
 from ..errors import argument_error
 from .case import Case, describe
-from .compare import Problem, difference
+from .compare import Problem, difference, relations
 from .draw import smallest
 from .mistakes import Mutant
 from .own_code import is_written, name_of, own_line
@@ -181,7 +181,26 @@ def where_it_differs(run: Run, cases: Sequence[Case]) -> str:
     where = f"Only {found[0]}" if alone else f"On {len(wrong)} of {len(cases)} cases"
     where += f", all {' and '.join(found)}" if found and right and not alone else ""
     far = max((_tolerances(run, case) for case in wrong), default=0.0)
-    return f"{where}: off by up to {far:.2g} tolerances." if 0 < far < np.inf else f"{where}."
+    where += f": off by up to {far:.2g} tolerances" if 0 < far < np.inf else ""
+    alike = how_they_relate(run, wrong)
+    return f"{where}. There {alike}." if alike else f"{where}."
+
+
+def how_they_relate(run: Run, cases: Sequence[Case]) -> str | None:
+    """What the wrong numbers of all these cases have to do with the right ones, if it is simple."""
+    found = []
+    for case in cases:
+        expected, tolerance = run.expected(case)
+        outcome = run.outcome(case)
+        if outcome.error:
+            return None
+        if expected.ndim > 1 and expected.size > 3:
+            found.append(relations(expected, outcome.value, tolerance))
+    return (
+        next((words for words in found[0] if all(words in f for f in found)), None)
+        if found
+        else None
+    )
 
 
 def _traits(spec: Spec, case: Case) -> set[str]:
