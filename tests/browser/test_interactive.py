@@ -299,7 +299,11 @@ COLORS = """() => {
         found.push([part.tagName, 4.5, parts(getComputedStyle(part).color).slice(0, 3), page]);
     return found;
 }"""
-BUSY = {"deeper/03_saturation": (6, 3), "deeper/04_more_masks": (1, 1, 1, 1), "11_generating": (2, 5, 11)}
+BUSY = {
+    "deeper/03_saturation": (6, 3),
+    "deeper/04_more_masks": (1, 1, 1, 1),
+    "11_generating": (2, 5, 11),
+}
 
 
 def set_all(page, figure, choice) -> None:
