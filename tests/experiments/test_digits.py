@@ -40,6 +40,8 @@ def test_there_are_2000_lists_to_train_on_and_500_to_test():
     training, test = digits.training_lists(), digits.test_lists()
     assert (training.tokens.shape, test.tokens.shape) == ((2000, 8), (500, 8))
     assert sorted(set(training.tokens.flatten().tolist())) == list(range(len(digits.VOCABULARY)))
+    seen = {tuple(tokens) for tokens in training.tokens.tolist()}
+    assert sum(tuple(tokens) in seen for tokens in test.tokens.tolist()) == 6
 
 
 def test_the_model_adds_attention_to_tokens_and_positions():
