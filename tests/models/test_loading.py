@@ -26,7 +26,7 @@ from tested_transformer.models.loading import (
     from_pretrained,
     save_pretrained,
 )
-from tested_transformer.positions.scaled_rotary import LinearScaling, Llama3Scaling
+from tested_transformer.positions.scaled_rotary import Llama3Scaling
 from tested_transformer.specs.contract import contract
 
 CLASSES = {
@@ -140,6 +140,7 @@ def kind_of(theirs):
 # --- The same numbers -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_logits_and_gradients(kind, changes, padding):
@@ -148,6 +149,7 @@ def test_logits_and_gradients(kind, changes, padding):
     assert_agree(small(kind, 1, attention, **changes), *texts(1, padding))
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("seed", [2, 3])
 def test_other_weights_and_lengths(kind, seed):
@@ -217,6 +219,7 @@ def talker(kind, seed, **changes):
 CHANGES = {"mistral": {"sliding_window": 3}, "llama": {"rope_parameters": STRETCHED}}
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("beams", [1, 3])
@@ -237,6 +240,7 @@ def test_generated_tokens_are_theirs(kind, seed, beams):
         assert torch.equal(found.tokens, wanted)
 
 
+@pytest.mark.slow
 @EACH
 def test_the_contract_is_kept(kind):
     report = contract(loaded(small(kind, 7, **CHANGES.get(kind, {}))))
@@ -456,6 +460,7 @@ REAL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_configurations_are_read_whole(name, tmp_path):
     """Counted on the meta device, where numbers need no memory; and theirs has as many."""
@@ -484,18 +489,6 @@ def test_every_option_of_theirs_is_known_with_its_default(kind):
     assert family.options(json.loads(config().to_json_string()))
     sent = set(hf.GenerationConfig._get_default_generation_params())
     assert sent <= IGNORED
-
-
-@pytest.mark.parametrize("kind", ["linear", "llama3"])
-def test_scaled_frequencies_are_theirs(kind):
-    """Theirs are made in float32: a power and a division, or the five operations of a passage."""
-    given = STRETCHED if kind == "llama3" else {"rope_type": "linear", "rope_theta": 100.0, "factor": 8.0}  # fmt: skip
-    theirs = small("llama", head_dim=32, rope_parameters=given).model.rotary_emb.inv_freq
-    scaling = LinearScaling(8.0) if kind == "linear" else Llama3Scaling(8.0, 0.5, 4.0, 30)
-    exact = 100.0 ** -(torch.arange(0, 32, 2, dtype=torch.float64) / 32)
-    ours = scaling(exact)
-    assert len(torch.unique((exact / ours).round(decimals=6))) > (2 if kind == "llama3" else 0)
-    torch.testing.assert_close(theirs.double(), ours, rtol=16 * 2**-24, atol=0)
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -707,6 +700,63 @@ def test_files_that_are_not_there(folder, tmp_path):
             from_pretrained(place)
     with pytest.raises(TypeError, match="folder: expected a string or a Path, got int"):
         from_pretrained(3)
+
+
+@pytest.mark.plain_types
+def test_a_tensor_in_two_shards(tmp_path):
+    small("gpt2").save_pretrained(tmp_path, max_shard_size="3KB")
+    first, second = sorted(tmp_path.glob("*.safetensors"))[:2]
+    save_file(load_file(first) | load_file(second), second)
+    with pytest.raises(
+        ValueError, match="expected the weights of GPT2LMHeadModel, got .* stored twice"
+    ):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m(torch.tensor([[17]])),
+            "ids: expected .* below self.config.vocab_size = 17, got 17",
+        ),
+        (lambda m: m(torch.ones(1, 41).long()), "position_ids: expected .* = 40, got 0 to 40"),
+        (
+            lambda m: m(torch.ones(2, 3).long(), torch.ones(2, 4).bool()),
+            r"attention_mask: expected 3 columns, for every token so far, got shape \(2, 4\)",
+        ),
+        (
+            lambda m: m(torch.ones(2, 3).long(), torch.ones(3, 3).bool()),
+            r"attention_mask: expected shape \(B, T\) = \(2, T\)",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), torch.full((1, 3), 2)),
+            "attention_mask: expected at least 0 and at most 1, got 2 to 2",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), position_ids=torch.tensor([[0, 1, 40]])),
+            "position_ids: expected .* = 40, got 0 to 40",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), position_ids=torch.tensor([[-1, 0, 1]])),
+            "position_ids: expected at least 0, got -1 to 1",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit(folder, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(from_pretrained(folder()))
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize("positions", ["none", "alibi"])
+def test_positions_where_there_are_none(positions):
+    model = LanguageModel(LanguageModelConfig(17, **OWN | {"positions": positions}))
+    with pytest.raises(
+        ValueError, match=f'position_ids: expected None, with positions="{positions}"'
+    ):
+        model(torch.ones(1, 3).long(), position_ids=torch.tensor([[0, 1, 2]]))
 
 
 OWN = {

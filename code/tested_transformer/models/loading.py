@@ -186,7 +186,9 @@ def stored_in(place: Path, family: Family, opened: ExitStack) -> dict[str, Any]:
             file = opened.enter_context(safe_open(path, framework="pt"))
         except (SafetensorError, OSError) as error:
             raise argument_error(ValueError, path.name, str(error), "a whole file") from None
-        found |= {name: (file, name) for name in file.keys()}  # noqa: SIM118
+        names = file.keys()
+        check_none("stored twice", found.keys() & {*names}, family)
+        found |= {name: (file, name) for name in names}
     found = {name: kept for name, kept in found.items() if not re.fullmatch(family.leftovers, name)}
     if any(name.startswith(family.prefix) for name in found):
         return found
