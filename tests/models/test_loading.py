@@ -94,8 +94,12 @@ def small(kind, seed=0, attention="eager", **changes):
 
 
 def texts(seed, padding, batch=3, length=9):
-    """IDs and the mask: rows of different lengths, padded on a side, or all full without a mask."""
+    """IDs and the mask: rows of different lengths, padded on a side, or all full without a mask.
+
+    The padding token is also a real one: Llama's heirs give its embedding no gradient, GPT does.
+    """
     ids = torch.randint(3, 17, (batch, length), generator=torch.Generator().manual_seed(seed))
+    ids[0, 4] = PAD
     if padding == "none":
         return ids, None
     missing = 2 * torch.arange(batch)[:, None]
