@@ -30,7 +30,7 @@ help:
 	@echo "make links      ask every outside address that a page links to whether it still answers"
 	@echo "make malformed  call everything public with malformed arguments, and say what becomes of each call"
 	@echo "make book-next  build the site without Jupyter Book 1, under a later Sphinx"
-	@echo "make judge-soak  judge every right implementation at 500 seeds (SEEDS=20, MINUTES=60, ONLY=attention)"
+	@echo "make judge-soak  judge every right implementation at 500 seeds (SEEDS=20, FIRST=100, MINUTES=60, ONLY=attention)"
 	@echo "make clean      delete what was built, and the environment"
 	@echo "make gpu-compile  compile the flash kernels for a GPU, without having one (Linux)"
 	@echo "make test-gpu     the flash kernels' tests on a GPU (GPU_PYTHON=python3 has torch and Triton)"
@@ -80,7 +80,7 @@ book-next: $(VENV)/book.stamp
 	@$(BIN)/python tools/book_next.py
 
 judge-soak: $(VENV)/homework.stamp $(VENV)/dev.stamp
-	@$(BIN)/python tools/judge_soak.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only "$(ONLY)")
+	@$(BIN)/python tools/judge_soak.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only "$(ONLY)")
 
 # On a GPU machine nothing is installed: these take what is there, torch, Triton, NumPy and pytest.
 gpu-compile: $(VENV)/dev.stamp $(VENV)/gpu.stamp

@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+import pytest
+
 
 def pytest_configure(config):
     """Give property tests all the time they need, and let `--jaxtyping-packages` check each call once."""
@@ -14,3 +16,12 @@ def pytest_configure(config):
         from check_shapes_once import install
 
         install()
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is nothing to share out
+def pytest_xdist_make_scheduler(config, log):
+    """Tests that share something slow to make go to one process."""
+    if config.getvalue("dist") == "loadgroup":
+        from sharing import BySharing
+
+        return BySharing(config, log)

@@ -57,4 +57,4 @@ def sampling(noise=0.0):
     return sampling_sliders(logits * (1 + noise), words, start=(4, 10, 5))
 
 
-FIGURES = {"deeper/03_saturation": scale, "04_masks": masks, "11_generating": sampling}
+FIGURES = {"deeper/03_saturation": scale, "deeper/04_more_masks": masks, "11_generating": sampling}

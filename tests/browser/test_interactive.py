@@ -131,7 +131,7 @@ def test_scale_by_mouse(page, made):
 
 @masks
 def test_masks_by_keyboard(page, made):
-    figure = made["04_masks"]
+    figure = made["deeper/04_more_masks"]
     assert control(page, 3).is_disabled()
     control(page, 0).focus()
     page.keyboard.press("Space")
@@ -151,7 +151,7 @@ def test_masks_by_keyboard(page, made):
 
 @masks
 def test_rows_by_keyboard(page, made):
-    shown = made["04_masks"].at(1, 0, 1, 1)
+    shown = made["deeper/04_more_masks"].at(1, 0, 1, 1)
     for place in (0, 2):
         control(page, place).check()
     page.mouse.move(2, 2)
@@ -170,7 +170,7 @@ def test_rows_by_keyboard(page, made):
 
 @masks
 def test_masks_by_mouse(page, made):
-    figure = made["04_masks"]
+    figure = made["deeper/04_more_masks"]
     page.locator(".tt-switch", has_text="causal").click()
     assert wrong(page, figure, 0, 1, 0, 1) == []
     row = page.locator(".tt-row").nth(2)
@@ -253,7 +253,7 @@ def test_touch(browser, address, made, name):
             page.touchscreen.tap(box["x"] + 4, box["y"] + box["height"] / 2)
             choice[place] = 0
         assert wrong(page, figure, *choice) == []
-    if name == "04_masks":
+    if name == "deeper/04_more_masks":
         page.locator(".tt-row").nth(1).tap()
         assert page.locator(".tt-words").inner_text() == figure.at(*choice)["says 1"]
     assert visit.errors == []
@@ -299,7 +299,11 @@ COLORS = """() => {
         found.push([part.tagName, 4.5, parts(getComputedStyle(part).color).slice(0, 3), page]);
     return found;
 }"""
-BUSY = {"deeper/03_saturation": (6, 3), "04_masks": (1, 1, 1, 1), "11_generating": (2, 5, 11)}
+BUSY = {
+    "deeper/03_saturation": (6, 3),
+    "deeper/04_more_masks": (1, 1, 1, 1),
+    "11_generating": (2, 5, 11),
+}
 
 
 def set_all(page, figure, choice) -> None:
@@ -326,7 +330,7 @@ def faint(page) -> list:
 @each
 def test_everything_is_readable_in_both_themes(page, made, name):
     set_all(page, made[name], BUSY[name])
-    if name == "04_masks":
+    if name == "deeper/04_more_masks":
         page.locator(".tt-row").nth(1).focus()
     for scheme in site.SCHEMES:
         page.emulate_media(color_scheme=scheme)

@@ -40,10 +40,10 @@ FIRST = {
     "位置编码": f"{GLOSSARY}#term-positional-encoding",
     "自注意力": f"{GLOSSARY}#term-self-attention",
     # mistakes: their boxes in a chapter, else in the gallery
-    "softmax before the scale": "chapters/03_scaling.html#pitfall-softmax-before-the-scale",
-    "a fully masked row": "chapters/04_masks.html#pitfall-a-fully-masked-row",
+    "softmax before the scale": "chapters/deeper/03_other_scales.html#pitfall-softmax-before-the-scale",
+    "a fully masked row": "chapters/deeper/04_fully_masked_rows.html#pitfall-a-fully-masked-row",
     "heads cut straight": "chapters/05_multi_head.html#pitfall-heads-cut-straight",
-    "K.T": "chapters/01_self_attention.html#pitfall-k-t-with-a-batch",
+    "K.T": "chapters/deeper/01_three_bugs.html#pitfall-k-t-with-a-batch",
     "divided by d": f"{GALLERY}#pitfall-divided-by-d",
     # questions
     "why divide by the root of d": "book/generated/interview.html#why-does-attention-divide-by-the-root-of-d-d",

@@ -24,11 +24,7 @@ from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.marking.marks import from_json
 
 pytest.importorskip("nbgrader", reason="nbgrader is not installed: requirements-homework.txt")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.plain_types,
-    pytest.mark.xdist_group("grading"),  # a class is graded once, not by each process
-]
+pytestmark = [pytest.mark.slow, pytest.mark.plain_types]
 NAME = "hw03"
 HOMEWORK = assignment(NAME)
 FULL = {part.name: float(part.points) for part in HOMEWORK.coded}

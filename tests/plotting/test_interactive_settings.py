@@ -110,7 +110,7 @@ def test_scale_says_what_the_chapter_says(made):
 
 def test_masks(made):
     """Every combination, against loops in float64."""
-    figure, scores = made["04_masks"], figures.mask_inputs().numpy()
+    figure, scores = made["deeper/04_more_masks"], figures.mask_inputs().numpy()
     words = ["vier", "und", "zwanzig", "end", "pad 1", "pad 2"]
     assert len(figure.filled) == 2 * 2 * 2 * 5
     for (padding, causal, window, width), shown in figure.filled.items():

@@ -21,12 +21,11 @@ ENOUGH = 0.5  # of a tolerance, for a right answer
 def of_specs(answers, others):
     """A test for each Spec that has such answers; the two tests of one Spec run one after the other.
 
-    In one process as well: what the reference answers to a Spec's cases is remembered there.
+    In one process as well (`sharing.py`): what the reference answers to a Spec's cases is remembered.
     """
     named, also = ({answer.spec for answer in some} for some in (answers, others))
     names = [*sorted(named & also), *sorted(named - also)]  # pytest goes by the place in the list
-    grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
-    return pytest.mark.parametrize("name", grouped, scope="module")
+    return pytest.mark.parametrize("name", names, scope="module")
 
 
 @cache  # one object, whose cases are drawn once
