@@ -38,8 +38,7 @@ FIXED = {"is_encoder_decoder": (False,), "add_cross_attention": (False,), "prune
 
 
 class Weight(NamedTuple):
-    """A tensor on disk: its name, the parameters that it holds, one below the other, and whether it
-    is stored (in, out)."""
+    """A tensor on disk: its name, ours that it holds, stacked, and whether it is stored (in, out)."""
 
     name: str
     ours: tuple[str, ...]

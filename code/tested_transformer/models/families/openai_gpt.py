@@ -19,33 +19,31 @@ ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "si
 
 def read(options: Options) -> LanguageModelConfig:
     """Their options in our words."""
-    shared = {"n_inner": None, "activation_function": "gelu_new"}
+    config = gpt2.read({**options, "n_inner": None, "activation_function": "gelu_new"})
     activation = named("afn", options["afn"], ACTIVATIONS)
-    config = gpt2.read({**options, **shared})
     return replace(config, norm_placement="post", activation=activation)
 
 
 def write(config: LanguageModelConfig) -> dict[str, Any]:
     """Our configuration in their words."""
-    options = gpt2.write(config)
-    del options["n_inner"], options["activation_function"]  # always 4 x n_embd; afn
+    options = {n: v for n, v in gpt2.write(config).items() if n not in REPLACED}
     return options | {"afn": name_of(config.activation, ACTIVATIONS)}
 
 
-DEFAULTS = {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
-RENAMED = {"embedding.table": "transformer.tokens_embed", "output": "lm_head"}
+OWN = {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
+REPLACED = ("n_inner", "activation_function")  # the first is always 4 x n_embd, the other is afn
 FAMILY = replace(
     gpt2.FAMILY,
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
-    defaults={
-        name: value
-        for name, value in (dict(gpt2.FAMILY.defaults) | DEFAULTS).items()
-        if name not in ("n_inner", "activation_function")
-    },
+    defaults={n: v for n, v in gpt2.FAMILY.defaults.items() if n not in REPLACED} | OWN,
     read=read,
     write=write,
-    modules=RENAMED | {"embedding.positions": "transformer.positions_embed"},
+    modules={
+        "embedding.table": "transformer.tokens_embed",
+        "embedding.positions": "transformer.positions_embed",
+        "output": "lm_head",
+    },
     fixed={},
     ignored=gpt2.FAMILY.ignored | {"n_special", "predict_special_tokens"},
 )
