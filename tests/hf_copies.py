@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,8 +15,10 @@ import transformers as hf
 from torch import Tensor, nn
 
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
+from tested_transformer.models.loading import from_pretrained
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 
+hf.utils.logging.disable_progress_bar()
 PAD = 1
 CLASSES = {
     "marian": (hf.MarianConfig, hf.MarianMTModel),
@@ -106,6 +110,21 @@ def _both(mine: nn.Module, yours: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     yield mine.bias, yours.bias
 
 
+# --- Language models ------------------------------------------------------------------------------
+
+
+def loaded(theirs: nn.Module, pad_id: int | None = None) -> LanguageModel:
+    """Theirs by way of a folder, in their dtype and mode; pad_id: a token that is padding by itself."""
+    with TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = from_pretrained(folder)
+    if pad_id is not None:
+        state, config = ours.state_dict(), replace(ours.config, pad_id=pad_id)
+        ours = LanguageModel(config).to(theirs.dtype)
+        ours.load_state_dict(state)
+    return ours.train(theirs.training)
+
+
 # --- GPT-2 ----------------------------------------------------------------------------------------
 
 
@@ -120,43 +139,6 @@ def small_gpt2(pad_id: int | None = PAD, **changes: Any) -> nn.Module:
     for parameter in theirs.parameters():  # theirs start near zero, where every word is as likely
         nn.init.normal_(parameter, std=0.4)
     return theirs.eval()
-
-
-def from_gpt2(theirs: nn.Module) -> LanguageModel:
-    """A copy as our LanguageModel, in their dtype and mode. Their matrices are stored transposed."""
-    c, body = theirs.config, theirs.transformer
-    ours = LanguageModel(
-        LanguageModelConfig(
-            c.vocab_size, d_model=c.n_embd, num_heads=c.n_head, num_layers=c.n_layer,
-            d_ff=c.n_inner, dropout=0.0, activation="gelu_tanh",
-            norm_placement="pre", norm_eps=c.layer_norm_epsilon, positions="learned",
-            max_length=c.n_positions, scale_embedding=False, pad_id=c.pad_token_id,
-        )
-    ).to(theirs.dtype).train(theirs.training)  # fmt: skip
-    with torch.no_grad():
-        ours.embedding.table.weight.copy_(body.wte.weight)
-        ours.embedding.positions.weight.copy_(body.wpe.weight)
-        pairs = [(ours.norm, body.ln_f)]
-        for layer, twin in zip(ours.layers, body.h, strict=True):
-            pairs += zip(
-                [each.norm for each in layer.residuals], [twin.ln_1, twin.ln_2], strict=True
-            )
-            heads = [layer.attention.query, layer.attention.key, layer.attention.value]
-            weights, biases = twin.attn.c_attn.weight.chunk(3, 1), twin.attn.c_attn.bias.chunk(3)
-            for linear, weight, bias in zip(heads, weights, biases, strict=True):
-                linear.weight.copy_(weight.T)
-                linear.bias.copy_(bias)
-            for linear, conv in (
-                (layer.attention.output, twin.attn.c_proj),
-                (layer.feed_forward.up_proj, twin.mlp.c_fc),
-                (layer.feed_forward.down_proj, twin.mlp.c_proj),
-            ):
-                linear.weight.copy_(conv.weight.T)
-                linear.bias.copy_(conv.bias)
-        for mine, yours in pairs:
-            mine.weight.copy_(yours.weight)
-            mine.bias.copy_(yours.bias)
-    return ours
 
 
 # --- Llama, Mistral, MPT --------------------------------------------------------------------------
@@ -178,31 +160,6 @@ def small_llama(kind: str = "llama", **changes: Any) -> nn.Module:
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.4)
     return theirs.eval()
-
-
-def from_llama(theirs: nn.Module, pad_id: int | None = None) -> LanguageModel:
-    """A copy as our LanguageModel, in their dtype and mode."""
-    c, body = theirs.config, theirs.model
-    ours = LanguageModel(
-        LanguageModelConfig(
-            c.vocab_size, d_model=c.hidden_size, num_heads=c.num_attention_heads,
-            num_kv_heads=c.num_key_value_heads, d_head=c.head_dim, num_layers=c.num_hidden_layers,
-            d_ff=c.intermediate_size, dropout=0.0, activation="swiglu", bias=False,
-            norm_placement="pre", norm="rms", norm_eps=c.rms_norm_eps, positions="rotary",
-            position_layout="halves", scale_embedding=False, tied_output=c.tie_word_embeddings,
-            window=getattr(c, "sliding_window", None), pad_id=pad_id,
-        )
-    ).to(theirs.dtype).train(theirs.training)  # fmt: skip
-    pairs = [(ours.embedding.table, body.embed_tokens), (ours.norm, body.norm)]
-    pairs.append((ours.output, theirs.lm_head))
-    for layer, twin in zip(ours.layers, body.layers, strict=True):
-        norms = [twin.input_layernorm, twin.post_attention_layernorm]
-        pairs += zip([each.norm for each in layer.residuals], norms, strict=True)
-        for part, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
-            pairs.append((getattr(layer.attention, part), getattr(twin.self_attn, f"{name}_proj")))
-        for part in ("up_proj", "gate_proj", "down_proj"):
-            pairs.append((getattr(layer.feed_forward, part), getattr(twin.mlp, part)))
-    return _copied(ours, pairs)
 
 
 def small_mpt(**changes: Any) -> nn.Module:

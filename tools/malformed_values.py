@@ -29,6 +29,7 @@ from tested_transformer.experiments.ch10_number_models import load_first_model
 from tested_transformer.functional.online_softmax import Partial, partial_softmax
 from tested_transformer.generation.decoding_state import CausalState, DecodingState, Seq2SeqState
 from tested_transformer.generation.generate import Generated
+from tested_transformer.generation.masked_state import MaskedCausalState
 from tested_transformer.generation.sampling import Sampling
 from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.jail.bubblewrap import Limits
@@ -50,6 +51,7 @@ from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
+from tested_transformer.models.loading import save_pretrained
 from tested_transformer.models.recurrent import (
     RecurrentCache,
     RecurrentConfig,
@@ -66,6 +68,11 @@ from tested_transformer.plotting.interactive import (
 from tested_transformer.positions.alibi import ALiBi
 from tested_transformer.positions.relative import RelativeAttention, RelativePositions
 from tested_transformer.positions.rotary import RotaryPositions
+from tested_transformer.positions.scaled_rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    ScaledRotaryPositions,
+)
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
 from tested_transformer.training.trainer import Recipe, Trainer
@@ -87,6 +94,20 @@ def small_config(**changes: Any) -> TransformerConfig:
 def small_language_model() -> LanguageModel:
     """A language model that is made at once."""
     return LanguageModel(LanguageModelConfig(11, d_model=8, num_heads=2, d_ff=16, num_layers=1))
+
+
+def small_gpt() -> LanguageModel:
+    """A GPT-2 that is made at once."""
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "max_length": 9}
+    kind = {"norm_placement": "pre", "positions": "learned", "scale_embedding": False}
+    return LanguageModel(LanguageModelConfig(11, **sizes, **kind, pad_id=None))
+
+
+def pretrained_folder() -> Path:
+    """A folder with a model as transformers writes them."""
+    place = folder() / "model"
+    save_pretrained(small_gpt(), place)
+    return place
 
 
 def vocabulary() -> data.Vocabulary:
@@ -203,6 +224,10 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     roofline.Device: lambda: next(iter(roofline.DEVICES.values())),
     Tokenizer: lambda: data_subwords().tokenizer,
     Subwords: data_subwords,
+    LinearScaling: lambda: LinearScaling(2.0),
+    Llama3Scaling: lambda: Llama3Scaling(2.0, 1.0, 4.0, 8),
+    ScaledRotaryPositions: lambda: ScaledRotaryPositions(4, LinearScaling(2.0)),
+    MaskedCausalState: lambda: fed(MaskedCausalState(small_gpt(), visible(2, 1))),
     KeyValueCache: filled_cache,
     WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
@@ -363,6 +388,9 @@ VALUES: dict[str, Callable[[], Any]] = {
     "Subwords.train.size": lambda: 30,
     "load_checkpoint.folder": checkpoint_folder,
     "load_trained.folder": trained_folder,
+    "from_pretrained.folder": pretrained_folder,
+    "save_pretrained.model": small_gpt,
+    "Llama3Scaling.high_freq_factor": lambda: 4.0,
     "Recipe.patience": lambda: None,
     "batches": lambda: [data.make_batch(PAIRS, vocabulary(), vocabulary())],
     "describe_mask.mask": lambda: visible(3, 5),

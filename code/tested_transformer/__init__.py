@@ -29,6 +29,7 @@ PUBLIC = {
         "relative_attention relative_distances RelativeAttention RelativePositions"
     ),
     "positions.rotary": "apply_rotary RotaryPositions",
+    "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
@@ -36,6 +37,7 @@ PUBLIC = {
     "layers.head_by_head": "HeadByHead",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.qk_norm": "QKNormAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
@@ -45,6 +47,7 @@ PUBLIC = {
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
     "models.language_model": "LanguageModel LanguageModelConfig",
+    "models.loading": "from_pretrained save_pretrained",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "data.number_words": "english_words german_words",
@@ -57,6 +60,7 @@ PUBLIC = {
     "generation.beam_search": "beam_search",
     "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
+    "generation.masked_state": "MaskedCausalState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
     "analysis.library_conventions": "compare_libraries",
     "analysis.counts": (

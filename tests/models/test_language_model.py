@@ -8,9 +8,8 @@ import torch
 
 from hf_copies import (
     PAD,
-    from_gpt2,
-    from_llama,
     from_mpt,
+    loaded,
     small_gpt2,
     small_llama,
     small_mpt,
@@ -39,7 +38,7 @@ def gpt2(seed, pad_id=PAD):
 @pytest.mark.parametrize("seed", range(3))
 def test_logits_and_gradients_equal_gpt2(seed):
     theirs = gpt2(seed, pad_id=None)
-    ours = from_gpt2(theirs)
+    ours = loaded(theirs)
     ids = torch.randint(0, 17, (3, 9), generator=torch.Generator().manual_seed(seed))
 
     def of(model, table, logits_of):
@@ -58,8 +57,8 @@ def test_logits_and_gradients_equal_gpt2(seed):
 
 
 OTHERS = {
-    "llama": (small_llama, from_llama, lambda m: m.model.embed_tokens),
-    "mistral": (partial(small_llama, "mistral", sliding_window=4), from_llama, lambda m: m.model.embed_tokens),
+    "llama": (small_llama, loaded, lambda m: m.model.embed_tokens),
+    "mistral": (partial(small_llama, "mistral", sliding_window=4), loaded, lambda m: m.model.embed_tokens),
     "mpt": (small_mpt, from_mpt, lambda m: m.transformer.wte),
 }  # fmt: skip
 
@@ -185,7 +184,7 @@ def test_greedy_equals_hf_word_for_word(seed, cache):
     wanted = theirs.generate(
         prompts, attention_mask=(prompts != PAD).long(), max_new_tokens=12, do_sample=False
     )
-    found = generate(CausalState(from_gpt2(theirs), cache=cache), prompts, **OURS)
+    found = generate(CausalState(loaded(theirs, PAD), cache=cache), prompts, **OURS)
     assert torch.equal(found.tokens, wanted[:, prompts.shape[1] :])
 
 
@@ -198,7 +197,7 @@ def test_beams_equal_hf_word_for_word(seed, beams):
         num_beams=beams, early_stopping="never",
     )[:, prompts.shape[1] :]  # fmt: skip
     for cache in (True, False):
-        session = CausalState(from_gpt2(theirs), cache=cache)
+        session = CausalState(loaded(theirs, PAD), cache=cache)
         found = beam_search(session, prompts, num_beams=beams, **OURS)
         assert torch.equal(found.tokens, wanted)
 

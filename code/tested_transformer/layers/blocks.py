@@ -166,11 +166,12 @@ def attention_sublayer(
 # --- From a configuration to parts ----------------------------------------------------------------
 
 
-def make_attention(config: BlockConfig, **options: Any) -> MultiHeadAttention:
-    """Multi-head attention of the configuration's size."""
-    return MultiHeadAttention(
-        config.d_model, config.num_heads, bias=config.bias, dropout=config.dropout, **options
-    )
+def make_attention(
+    config: BlockConfig, *, kind: type[MultiHeadAttention] = MultiHeadAttention, **options: Any
+) -> MultiHeadAttention:
+    """Multi-head attention of the configuration's size; kind: a class of its own."""
+    options = {"bias": config.bias, "dropout": config.dropout} | options
+    return kind(config.d_model, config.num_heads, **options)
 
 
 def make_feed_forward(config: BlockConfig) -> FeedForward:

@@ -261,6 +261,8 @@ class DecoderCache:
 
     own: makes the cache of one layer's self-attention; a KeyValueCache of that capacity if not given.
 
+    padded: whether any token may be padding; a model without a padding token sets it.
+
     Shapes: real (B, S), True for a real token, S tokens so far; None before the first call.
     Source: chapter 5.
     """
@@ -276,6 +278,7 @@ class DecoderCache:
         own = partial(KeyValueCache, capacity=capacity) if own is None else own
         self.layers = [LayerCache(own()) for _ in range(num_layers)]
         self.real: Bool[Tensor, "B S"] | None = None
+        self.padded = False
 
     @property
     def length(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, Below, Divides, PositiveInt
+from ..bounds import AtLeast, AtMost, Below, Divides, PositiveFloat, PositiveInt
+from ..errors import argument_error, shape_of
 from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
     Embedding,
@@ -19,19 +20,23 @@ from ..layers.blocks import (
     init_output,
     make_norm,
     make_stack,
-    position_ids,
     real_tokens,
 )
+from ..layers.blocks import position_ids as counted_positions
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.config import BlockConfig
 from ..layers.multi_head import head_size
+from ..layers.qk_norm import QKNormAttention
 from ..layers.residual import deepnorm_constants
 from ..positions.alibi import ALiBi
 from ..positions.protocol import PositionScheme
 from ..positions.rotary import RotaryPositions
+from ..positions.scaled_rotary import LinearScaling, Llama3Scaling, ScaledRotaryPositions
 from ..shapes import checked
 
 __all__ = ["LanguageModel", "LanguageModelConfig"]
+
+RealTokens = Annotated[Bool[Tensor, "B T"] | Int[Tensor, "B T"], AtLeast(0), AtMost(1)]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class LanguageModelConfig(BlockConfig):
     GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
     pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
     position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
+    Mistral adds a window, Qwen3 qk_norm.
 
     Raises: TypeError or ValueError that name the field.
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
@@ -55,12 +61,18 @@ class LanguageModelConfig(BlockConfig):
         None  # how many tokens a token attends to, itself and padding included
     )
     positions: Literal["sinusoidal", "learned", "none", "rotary", "alibi"] = "sinusoidal"
+    rotary_base: PositiveFloat = 10000.0
+    rotary_scaling: LinearScaling | Llama3Scaling | None = None
+    qk_norm: bool = False  # an RMSNorm of each query and key, see QKNormAttention
+    attention_bias: bool | None = None  # in the four layers of attention; None: as bias
     pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
         object.__setattr__(self, "num_kv_heads", kv_heads)
+        biased = self.bias if self.attention_bias is None else self.attention_bias
+        object.__setattr__(self, "attention_bias", biased)
         object.__setattr__(self, "d_head", head_size(self.d_model, self.num_heads, self.d_head))
 
 
@@ -68,9 +80,10 @@ class LanguageModel(nn.Module):
     """Predict every next token of a text: encoder layers under a causal mask.
 
     Padding may stand left or right: it is masked, and a token's position counts the real tokens before
-    it.
+    it. Padding is the token pad_id, or what attention_mask says (True or 1: a real token). Where the
+    model has no pad_id, positions count all tokens, as in transformers, unless position_ids are given.
 
-    Shapes: ids (B, L) -> logits (B, L, V), and the attention weights of every layer, each (B, H, L, S),
+    Shapes: ids (B, L), attention_mask (B, S) for everything so far, position_ids (B, L) -> logits (B, L, V), and the attention weights of every layer, each (B, H, L, S),
         with return_weights.
     Raises: TypeError or ValueError that name the argument.
     Source: Radford et al. 2018, section 3.1; Radford et al. 2019, section 2.3.
@@ -88,11 +101,13 @@ class LanguageModel(nn.Module):
         deepnorm = config.norm_placement == "deepnorm"
         alpha, self._beta = deepnorm_constants(0, config.num_layers)[1] if deepnorm else (1.0, 1.0)
         scheme = attention_positions(config)
+        self.takes_positions = config.positions not in ("none", "alibi")
         # In a layer ALiBi counts along the sequence; with padding in it, the model counts real tokens.
         self.alibi = scheme if isinstance(scheme, ALiBi) and config.pad_id is not None else None
         layer = partial(
             EncoderLayer, config, alpha, num_kv_heads=config.num_kv_heads, d_head=config.d_head,
             window=config.window, positions=scheme if self.alibi is None else None,
+            bias=config.attention_bias, **attention_kind(config),
         )  # fmt: skip
         self.embedding = Embedding(config.vocab_size, config)
         self.layers = make_stack(config, (layer() for _ in range(config.num_layers)))
@@ -107,35 +122,64 @@ class LanguageModel(nn.Module):
     def forward(
         self,
         ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab_size")],
+        attention_mask: RealTokens | None = None,
         *,
+        position_ids: Annotated[Int[Tensor, "#B L"], AtLeast(0)] | None = None,
         mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
         cache: DecoderCache | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], list[Tensor]]:
         """Predict the next tokens; with a cache, ids are the chunk that follows what it has seen.
 
-        The mask hides more than the future and padding: (L, everything so far), or four axes.
+        The mask hides more than the future and padding: (L, everything so far), or four axes. With a
+        cache the last L columns of attention_mask count: it remembers the others.
         """
-        length, real = ids.shape[1], real_tokens(ids, self.config.pad_id)
-        real = real if cache is None else cache.extend(real)  # B S: everything so far
-        positions = position_ids(real if self.config.pad_id is not None else real[:1])
-        x = self.embedding(ids, positions[:, -length:], real.shape[1])
+        self._check_positions(position_ids)
+        length, (real, padded) = ids.shape[1], self._padding(ids, attention_mask, cache)
+        positions = counted_positions(real if self.config.pad_id is not None else real[:1] | True)
+        own = positions[:, -length:] if position_ids is None else position_ids
+        x = self.embedding(ids, own, num_positions(real, position_ids))
         caches = None if cache is None else [layer.own for layer in cache.layers]
         keys = length if cache is None else caches[0].num_keys(length)  # with a window not all S
-        mask, causal = self._masks(mask, real, length, keys)
+        mask, causal = self._masks(mask, real, padded, length, keys)
         x, weights = self.layers(
             x, norm=self.norm, caches=caches, mask=mask, causal=causal,
-            bias=self._bias(positions[:, -keys:], length), position_ids=positions[:, -length:],
+            bias=self._bias(positions[:, -keys:], length), position_ids=own,
             return_weights=return_weights,
         )  # fmt: skip
         logits = self.output(x)  # B L V
         return (logits, [own for (own,) in weights]) if return_weights else logits
 
+    def _check_positions(self, position_ids: Tensor | None) -> None:
+        """Raise if positions are given to a model that has none, or counts them in a bias."""
+        if position_ids is not None and not self.takes_positions:
+            wanted = f'None, with positions="{self.config.positions}"'
+            raise argument_error(
+                ValueError, "position_ids", f"shape {shape_of(position_ids)}", wanted
+            )
+
+    def _padding(
+        self, ids: Int[Tensor, "B L"], attention_mask: Tensor | None, cache: DecoderCache | None
+    ) -> tuple[Bool[Tensor, "B S"], bool]:
+        """Which of all tokens so far are real, and whether any of them may be padding."""
+        real, padded = real_tokens(ids, self.config.pad_id), self.config.pad_id is not None
+        if attention_mask is not None:
+            seen = 0 if cache is None else cache.length
+            if attention_mask.shape[1] != seen + ids.shape[1]:
+                wanted = f"{seen + ids.shape[1]} columns, for every token so far"
+                came = f"shape {shape_of(attention_mask)}"
+                raise argument_error(ValueError, "attention_mask", came, wanted)
+            real, padded = real & attention_mask[:, seen:].bool(), True
+        if cache is not None:
+            padded = cache.padded = cache.padded or padded
+            real = cache.extend(real)
+        return real, padded
+
     def _masks(
-        self, mask: Tensor | None, real: Bool[Tensor, "B S"], length: int, keys: int
+        self, mask: Tensor | None, real: Bool[Tensor, "B S"], padded: bool, length: int, keys: int
     ) -> tuple[Bool[Tensor, "..."] | None, bool]:
         """mask and causal for all layers: one mask, made once, if there is any."""
-        if mask is not None or self.config.pad_id is not None:
+        if mask is not None or padded:
             mask = combine_masks(real[:, None, None, :], mask)[..., -keys:]
         if mask is None or length == 1:  # a single token is the last one: all others are past
             return mask, length > 1
@@ -164,5 +208,19 @@ class LanguageModel(nn.Module):
 def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:
     """The scheme that acts in the attention of every layer, if there is one."""
     if config.positions == "rotary":
-        return RotaryPositions(config.d_head, layout=config.position_layout)
+        options = {"base": config.rotary_base, "layout": config.position_layout}
+        if config.rotary_scaling is None:
+            return RotaryPositions(config.d_head, **options)
+        return ScaledRotaryPositions(config.d_head, config.rotary_scaling, **options)
     return ALiBi(config.num_heads) if config.positions == "alibi" else None
+
+
+def attention_kind(config: LanguageModelConfig) -> dict[str, Any]:
+    """Options of an attention layer other than the usual one."""
+    return {"kind": QKNormAttention, "norm_eps": config.norm_eps} if config.qk_norm else {}
+
+
+def num_positions(real: Bool[Tensor, "B S"], position_ids: Tensor | None) -> int:
+    """A number that all positions are below: what the caller gives may lie beyond the text."""
+    given = position_ids is not None and position_ids.numel()
+    return int(position_ids.max()) + 1 if given else real.shape[1]

@@ -47,8 +47,16 @@ def apply_rotary(
     tensor([[[[0.5403, 0.8415, 0.9999, 0.0100]]]])
     """
     r = check_rotary_dim(rotary_dim, x.shape[-1])
-    wide = torch.promote_types(x.dtype, torch.float32)
     angles = position_ids.double().unsqueeze(-1) * frequencies(r, base).to(x.device)  # *ids L r/2
+    return rotate_pairs(x, angles, layout)
+
+
+def rotate_pairs(
+    x: Float[Tensor, "B H L d"], angles: Float[Tensor, "... L half"], layout: str
+) -> Float[Tensor, "B H L d"]:
+    """Rotate pair i of each token's features by its angle i; features beyond the last pair stay."""
+    r = 2 * angles.shape[-1]
+    wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (turn.unsqueeze(-3).to(wide) for turn in (angles.cos(), angles.sin()))  # *B 1 L r/2
     axis, pairs = (-1, (r // 2, 2)) if layout == "interleaved" else (-2, (2, r // 2))
     a, b = x[..., :r].unflatten(-1, pairs).unbind(axis)  # B H L r/2

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..errors import argument_error
 from ..generation.decoding_state import CausalState
 from ..generation.generate import generate
+from ..generation.masked_state import MaskedCausalState
 from ..models.language_model import LanguageModel
 from ..models.transformer import Transformer
 from .own_code import name_of
@@ -151,9 +152,7 @@ class Function(Model):
 
 
 class OwnLanguageModel(Model):
-    """The package's LanguageModel: padding is an id."""
-
-    takes_positions = False
+    """The package's LanguageModel: padding is an id, or what the mask says."""
 
     def __init__(self, module: LanguageModel) -> None:
         super().__init__(module, module.config.vocab_size)
@@ -163,18 +162,24 @@ class OwnLanguageModel(Model):
             self.max_length = module.config.max_length
 
     @property
-    def takes_mask(self) -> bool:
-        """With a padding id, by that id."""
-        return self.pad_id is not None
+    def takes_positions(self) -> bool:
+        """Whether it has positions that can be given."""
+        return self.module.takes_positions
 
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """Masked tokens become padding."""
-        return self.module(self._padded(ids, mask))
+        """With a padding id, masked tokens become padding."""
+        return self._answer(ids, mask, position_ids)
 
-    def _padded(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        return ids if mask is None else ids.masked_fill(~mask[:, -ids.shape[1] :], self.pad_id)
+    def _answer(
+        self, ids: Tensor, mask: Tensor | None, position_ids: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        if mask is not None and self.pad_id is not None:
+            ids, mask = ids.masked_fill(~mask[:, -ids.shape[1] :], self.pad_id), None
+        if mask is not None and position_ids is None and self.takes_positions:
+            position_ids = _counted(mask)[:, -ids.shape[1] :]
+        return self.module(ids, mask, position_ids=position_ids, **options)
 
     def new_cache(self) -> Any:
         """The model's own."""
@@ -182,7 +187,7 @@ class OwnLanguageModel(Model):
 
     def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The cache is changed in place."""
-        return self.module(self._padded(ids, mask), cache=cache), cache
+        return self._answer(ids, mask, cache=cache), cache
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
         """In place."""
@@ -191,9 +196,12 @@ class OwnLanguageModel(Model):
 
     def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
         """By the package's `generate`."""
-        state, pad = CausalState(self.module), 0 if self.pad_id is None else self.pad_id
-        start = self._padded(ids, mask) if self.takes_mask else ids
-        return generate(state, start, max_new=max_new, eos=eos, padding=pad).tokens
+        if self.pad_id is None:
+            state, pad = MaskedCausalState(self.module, mask), 0
+        else:
+            state, pad = CausalState(self.module), self.pad_id
+            ids = ids.masked_fill(~mask, pad)
+        return generate(state, ids, max_new=max_new, eos=eos, padding=pad).tokens
 
     def variants(self) -> Iterator[tuple[str, Model]]:
         """Every layer by each backend that the CPU has."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from torch import Tensor
 
 from ..data import Vocabulary
 from ..models.transformer import Transformer, TransformerConfig
+from ..models.whole_folder import write_folder
 from ..shapes import checked
 from ..special_tokens import SPECIAL
 from .trainer import Evaluation, History, Trainer
@@ -43,7 +41,7 @@ def save_trained(
     Raises: TypeError that names the argument; OSError if the folder cannot be written.
     Source: chapter 10.
     """
-    _write_folder(Path(folder), lambda place: _write_model(place, model, source, target))
+    write_folder(Path(folder), lambda place: _write_model(place, model, source, target))
 
 
 @checked
@@ -66,7 +64,7 @@ def save_checkpoint(folder: str | Path, trainer: Trainer) -> Path:
     Source: chapter 10.
     """
     place = Path(folder) / f"step-{trainer.step:06d}"
-    _write_folder(place, lambda temporary: _write_trainer(temporary, trainer))
+    write_folder(place, lambda temporary: _write_trainer(temporary, trainer))
     for old in _checkpoints(Path(folder))[:-KEPT]:
         shutil.rmtree(old)
     return place
@@ -101,24 +99,6 @@ def load_checkpoint(folder: str | Path, trainer: Trainer) -> None:
 
 
 # --- Writing --------------------------------------------------------------------------------------
-
-
-def _write_folder(place: Path, write: Callable[[Path], None]) -> None:
-    """Write into a temporary folder beside the place, then let it take the place's name."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        write(temporary)
-        temporary.chmod(0o755)  # mkdtemp lets nobody else in, nor does safetensors
-        for path in temporary.iterdir():
-            path.chmod(0o644)
-        replaced = temporary.with_name(temporary.name + "-old")
-        if place.exists():
-            os.replace(place, replaced)
-        os.replace(temporary, place)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_model(

@@ -1,0 +1,277 @@
+"""Models as transformers stores them: config.json and safetensors, read and written."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..bounds import one_of
+from ..errors import argument_error, shape_of
+from ..shapes import checked
+from . import families
+from .family import Family, dropout_options, option_error, set_dropout
+from .language_model import LanguageModel, LanguageModelConfig
+from .whole_folder import write_folder
+
+__all__ = ["from_pretrained", "save_pretrained"]
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+
+def discovered() -> dict[str, Family]:
+    """Every family, by model_type."""
+    names = [f"{families.__name__}.{each.name}" for each in pkgutil.iter_modules(families.__path__)]
+    found = [import_module(name).FAMILY for name in names]
+    return {family.model_type: family for family in found}
+
+
+FAMILIES = discovered()
+
+
+@checked
+def from_pretrained(folder: str | Path) -> LanguageModel:
+    """The model that `save_pretrained` of transformers wrote into a folder: same weights, same logits.
+
+    Families: gpt2, openai-gpt, llama, mistral, qwen3, each with its language modeling head. Weights
+    keep the dtype in which they are stored; the model is on the processor and in eval mode, its
+    dropout that of the configuration. Padding is known by `attention_mask` alone.
+
+    config.json may say what changes no number (see IGNORED in family.py: token IDs, initialization,
+    defaults of generation); it is kept as `model.their_config` and written back by `save_pretrained`.
+    Everything else that is not understood is an error.
+
+    Raises: FileNotFoundError for a folder without config.json or weights; ValueError for an unknown
+        model_type, an option that is not supported, weights that are missing, left over, cut short or of
+        another shape; TypeError for an option of a wrong type.
+    Source: transformers, PreTrainedModel.from_pretrained and save_pretrained.
+    """
+    place = Path(folder)
+    family, theirs = described(place)
+    options = family.options(theirs)
+    with torch.device("meta"):
+        model = LanguageModel(family.read(options))
+    with ExitStack() as opened:
+        fill(model, family, stored_in(place, family, opened))
+    set_dropout(model, family, options)
+    if family.freezes_padding and theirs.get("pad_token_id") is not None:
+        model.embedding.table.padding_idx = padding_row(theirs["pad_token_id"], model)
+    model.their_config = dict(theirs)
+    return model.eval()
+
+
+@checked
+def save_pretrained(model: LanguageModel, folder: str | Path) -> None:
+    """Write a model so that transformers, and `from_pretrained`, load one with the same logits.
+
+    The family is the one it was loaded from, with all options as they were, or the first that has all
+    of the model's. A model that was never loaded has no token IDs for beginning, end and padding. Dropout where
+    transformers has none, inside the feed-forward network, acts in training only and is not written.
+    The folder appears when everything is written; other files of a folder that holds a model already,
+    such as its tokenizer, stay.
+
+    Raises: TypeError that names the argument; ValueError for a model that no family has (the message
+        names the option), or a folder that holds something else; OSError if it cannot be written.
+    Source: transformers, PreTrainedModel.from_pretrained and save_pretrained.
+    """
+    place = Path(folder)
+    family, theirs = written(model.config, getattr(model, "their_config", {}))
+    theirs |= dropout_options(model, family)
+    theirs.pop("torch_dtype", None)
+    theirs["dtype"] = str(model.output.weight.dtype).removeprefix("torch.")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    tensors = {each.name: each.to_disk(parameters) for each in family.weights(model)}
+
+    def write(temporary: Path) -> None:
+        keep_others(place, temporary)
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        text = json.dumps(theirs, indent=2, sort_keys=True) + "\n"
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
+
+    write_folder(place, write)
+
+
+# --- config.json ----------------------------------------------------------------------------------
+
+
+def described(place: Path) -> tuple[Family, dict[str, Any]]:
+    """The family and the options that config.json names."""
+    theirs = read_json(place, CONFIG)
+    kind = theirs.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise option_error("model_type", kind, one_of(FAMILIES))
+    return FAMILIES[kind], theirs
+
+
+def read_json(place: Path, name: str) -> dict[str, Any]:
+    """A JSON file that holds names and values."""
+    if not (place / name).is_file():
+        raise argument_error(FileNotFoundError, "folder", f"{place} without one", f"a {name} in it")
+    try:
+        values = json.loads((place / name).read_text(encoding="utf-8"))
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise argument_error(ValueError, name, "a file that is cut short or none", "a JSON object")
+    return values
+
+
+def padding_row(pad_token_id: Any, model: LanguageModel) -> int:
+    """The row of the embedding that belongs to padding; -1 is the last one, as in torch."""
+    vocab = model.config.vocab_size
+    if type(pad_token_id) is not int or not -vocab <= pad_token_id < vocab:
+        raise option_error("pad_token_id", pad_token_id, f"an int from {-vocab} to {vocab - 1}")
+    return pad_token_id % vocab
+
+
+def written(config: LanguageModelConfig, kept: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The family that has this configuration, and config.json; kept: what it was loaded from.
+
+    What a family writes is read again: if anything comes back changed, the family does not have it.
+    """
+    if kept and not differences(config, FAMILIES[kept["model_type"]], kept):
+        return FAMILIES[kept["model_type"]], dict(kept)
+    found = {}
+    for family in FAMILIES.values():
+        options = family.write(config)
+        try:
+            changed = differences(config, family, options)
+        except (TypeError, ValueError):  # its words cannot even say it
+            continue
+        if not changed:
+            ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+            named = {"model_type": family.model_type, "architectures": [family.architecture]}
+            return family, named | ids | options
+        found[family.model_type] = changed
+    nearest = min(found, key=lambda name: len(found[name]))
+    wanted = ", ".join(f"{name} = {value!r}" for name, value in found[nearest].items())
+    came = ", ".join(f"{name} = {getattr(config, name)!r}" for name in found[nearest])
+    raise argument_error(ValueError, "model.config", came, f"{wanted}, as {nearest} has it")
+
+
+def differences(
+    config: LanguageModelConfig, family: Family, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields that come back as others, with what they come back as; the ones that act nowhere may."""
+    back = family.read(family.options(options))
+    idle = {"dropout"}
+    idle |= set() if config.positions == "learned" else {"max_length"}
+    rotary = {"position_layout", "rotary_base", "rotary_scaling"}
+    idle |= set() if config.positions == "rotary" else rotary
+    names = [each.name for each in fields(config) if each.name not in idle]
+    pairs = {name: (getattr(config, name), getattr(back, name)) for name in names}
+    return {name: theirs for name, (mine, theirs) in pairs.items() if mine != theirs}
+
+
+# --- Weights --------------------------------------------------------------------------------------
+
+
+def stored_in(place: Path, family: Family, opened: ExitStack) -> dict[str, Any]:
+    """The tensors of all files, by the names that the family gives them; each is read when it is asked for."""
+    found = {}
+    for path in weight_files(place):
+        try:
+            file = opened.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise argument_error(ValueError, path.name, str(error), "a whole file") from None
+        names = file.keys()
+        check_none("stored twice", found.keys() & {*names}, family)
+        found |= {name: (file, name) for name in names}
+    found = {name: kept for name, kept in found.items() if not re.fullmatch(family.leftovers, name)}
+    if any(name.startswith(family.prefix) for name in found):
+        return found
+    whole = {name: name if name.startswith("lm_head.") else family.prefix + name for name in found}
+    return {whole[name]: kept for name, kept in found.items()}  # of a model without its head
+
+
+def weight_files(place: Path) -> list[Path]:
+    """The one file of weights, or all that the index names."""
+    if (place / WEIGHTS).is_file():
+        return [place / WEIGHTS]
+    if not (place / INDEX).is_file():
+        wanted = f"{WEIGHTS} or {INDEX} in it"
+        raise argument_error(FileNotFoundError, "folder", f"{place} without one", wanted)
+    names = read_json(place, INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise argument_error(ValueError, f"{INDEX}, weight_map", repr(names), "a file per tensor")
+    for name in sorted(set(names.values())):
+        if Path(name).name != name or not (place / name).is_file():
+            raise argument_error(
+                FileNotFoundError, "folder", "none", f"{name}, which {INDEX} names"
+            )
+    return [place / name for name in sorted(set(names.values()))]
+
+
+def fill(model: LanguageModel, family: Family, stored: dict[str, Any]) -> None:
+    """Give a model on the meta device its weights; all of them, and no others."""
+    weights, tied = list(family.weights(model)), model.config.tied_output
+    names = {each.name for each in weights}
+    left = stored.keys() - names - ({"lm_head.weight"} if tied else set())
+    check_none("missing", names - stored.keys(), family)
+    check_none("left over", left, family)
+    shapes, state, dtypes = model.state_dict(), {}, {}
+    for weight in weights:
+        file, name = stored[weight.name]
+        tensor = file.get_tensor(name)
+        wanted = weight.to_disk(shapes).shape
+        if tensor.shape != wanted:
+            raise argument_error(
+                ValueError, weight.name, f"shape {shape_of(tensor)}", f"shape {(*wanted,)}"
+            )
+        dtypes.setdefault(tensor.dtype, weight.name)
+        state |= weight.from_disk(tensor, shapes)
+    check_dtypes(dtypes)
+    if tied:
+        state["output.weight"] = state["embedding.table.weight"]
+        check_tied(state["output.weight"], stored)
+    model.load_state_dict(state, assign=True)
+    if tied:
+        model.output.weight = model.embedding.table.weight
+
+
+def check_none(what: str, names: Iterable[str], family: Family) -> None:
+    """Raise if weights are missing or left over, with their names."""
+    names = sorted(names)
+    if names:
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        came = f"{', '.join(names[:4])}{more} {what}"
+        raise argument_error(ValueError, "folder", came, f"the weights of {family.architecture}")
+
+
+def check_dtypes(dtypes: Mapping[torch.dtype, str]) -> None:
+    """Raise unless all weights have one floating point dtype."""
+    if len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
+        came = " and ".join(f"{dtype} ({name})" for dtype, name in dtypes.items())
+        raise argument_error(ValueError, "folder", came, "weights of one floating point dtype")
+
+
+def check_tied(table: Tensor, stored: Mapping[str, Any]) -> None:
+    """Raise if the output layer is stored too, and differs from the embedding that it is tied to."""
+    if "lm_head.weight" in stored:
+        file, name = stored["lm_head.weight"]
+        if not torch.equal(file.get_tensor(name), table):
+            wanted = "the embedding matrix, by tie_word_embeddings in config.json"
+            raise argument_error(ValueError, "lm_head.weight", "another matrix", wanted)
+
+
+def keep_others(place: Path, temporary: Path) -> None:
+    """Copy what is no part of the model from the folder that is about to be replaced."""
+    if not place.exists():
+        return
+    if not place.is_dir() or (any(place.iterdir()) and not (place / CONFIG).is_file()):
+        wanted = f"a new or empty folder, or one with {CONFIG}"
+        raise argument_error(ValueError, "folder", str(place), wanted)
+    ours = shutil.ignore_patterns("*.safetensors", INDEX, CONFIG)
+    shutil.copytree(place, temporary, ignore=ours, dirs_exist_ok=True)

@@ -1,0 +1,835 @@
+"""Models that come from transformers' folders and go back: the same weights, numbers and tokens."""
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from hf_copies import PAD, loaded
+from same_numbers import assert_float32_same, assert_same_numbers, in_dtype, shake
+from tested_transformer.data import pad
+from tested_transformer.generation.beam_search import beam_search
+from tested_transformer.generation.generate import generate
+from tested_transformer.generation.masked_state import MaskedCausalState
+from tested_transformer.models.family import IGNORED
+from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
+from tested_transformer.models.loading import (
+    FAMILIES,
+    described,
+    from_pretrained,
+    save_pretrained,
+)
+from tested_transformer.positions.scaled_rotary import Llama3Scaling
+from tested_transformer.specs.contract import contract
+
+CLASSES = {
+    "gpt2": (hf.GPT2Config, hf.GPT2LMHeadModel),
+    "openai-gpt": (hf.OpenAIGPTConfig, hf.OpenAIGPTLMHeadModel),
+    "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
+    "mistral": (hf.MistralConfig, hf.MistralForCausalLM),
+    "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM),
+}
+GPT = {
+    "vocab_size": 17, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 3,
+    "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0,
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD,
+}  # fmt: skip
+LLAMA = {
+    "vocab_size": 17, "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8,
+    "max_position_embeddings": 40, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD,
+}  # fmt: skip
+# Its four frequencies at base 100 make 4.8, 1.5, 0.48 and 0.15 turns in 30 tokens: one stays, one lies
+# between, two are divided.
+STRETCHED = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 30,
+}  # fmt: skip
+VARIANTS = {
+    "gpt2": [
+        {},
+        {"n_inner": 20, "layer_norm_epsilon": 1e-2, "tie_word_embeddings": False},
+        {"activation_function": "gelu"},
+        {"activation_function": "relu", "n_embd": 10, "n_head": 1},
+        {"activation_function": "silu"},
+        {"activation_function": "gelu_pytorch_tanh", "pad_token_id": None},
+    ],
+    "openai-gpt": [{}, {"afn": "relu", "layer_norm_epsilon": 1e-2}, {"afn": "silu"}],
+    "llama": [
+        {},
+        {"num_key_value_heads": None, "head_dim": None, "tie_word_embeddings": True},
+        {"attention_bias": True, "num_key_value_heads": 1},
+        {"mlp_bias": True, "rms_norm_eps": 1e-2},
+        {"attention_bias": True, "mlp_bias": True, "pad_token_id": None},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+        {"rope_parameters": STRETCHED},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 70.0, "factor": 4.0}},
+    ],
+    "mistral": [{}, {"sliding_window": 4}, {"sliding_window": None, "head_dim": 4}],
+    "qwen3": [
+        {},
+        {"attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-2},
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 3},
+    ],
+}
+EACH = pytest.mark.parametrize("kind", CLASSES)
+EVERY = pytest.mark.parametrize(
+    ("kind", "changes"), [(kind, each) for kind, several in VARIANTS.items() for each in several]
+)
+
+
+def small(kind, seed=0, attention="eager", **changes):
+    """A model of the family with random weights, all sizes different."""
+    config, model = CLASSES[kind]
+    options = (GPT if kind in ("gpt2", "openai-gpt") else LLAMA) | changes
+    return shake(model(config(**options, attn_implementation=attention)), seed).eval()
+
+
+def texts(seed, padding, batch=3, length=9):
+    """IDs and the mask: rows of different lengths, padded on a side, or all full without a mask.
+
+    The padding token is also a real one: Llama's heirs give its embedding no gradient, GPT does.
+    """
+    ids = torch.randint(3, 17, (batch, length), generator=torch.Generator().manual_seed(seed))
+    ids[0, 4] = PAD
+    if padding == "none":
+        return ids, None
+    missing = 2 * torch.arange(batch)[:, None]
+    column = torch.arange(length)
+    mask = column >= missing if padding == "left" else column < length - missing
+    return ids.masked_fill(~mask, PAD), mask
+
+
+def assert_agree(theirs, ids, mask, positions=None):
+    """Logits of the real tokens, and the gradient of every weight, in the names of theirs."""
+    ours = loaded(theirs)
+    family = FAMILIES[theirs.config.model_type]
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+
+    def run(dtype, module):
+        twin = in_dtype(module, dtype)
+        if module is ours:
+            logits = twin(ids, mask, position_ids=positions)
+        else:
+            options = {} if kind_of(theirs) == "openai-gpt" else {"use_cache": False}
+            given = None if mask is None else mask.long()
+            logits = twin(ids, attention_mask=given, position_ids=positions, **options).logits
+        logits = logits[real]
+        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
+        (logits * noise.to(dtype)).sum().backward()
+        parameters = twin.named_parameters(remove_duplicate=False)
+        gradients = {name: each.grad for name, each in parameters}
+        if module is ours:
+            gradients = {w.name: w.to_disk(gradients) for w in family.weights(twin)}
+        elif theirs.config.tie_word_embeddings:
+            del gradients["lm_head.weight"]
+        return {"logits": [logits], "gradients": [gradients[name] for name in sorted(gradients)]}
+
+    same = assert_same_numbers if "gpt" in kind_of(theirs) else assert_float32_same
+    same(lambda dtype: run(dtype, ours), lambda dtype: run(dtype, theirs))
+
+
+def kind_of(theirs):
+    return theirs.config.model_type
+
+
+# --- The same numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@EVERY
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+def test_logits_and_gradients(kind, changes, padding):
+    """Angles, norms and softmax of Llama's heirs are float32 in theirs, so float64 is GPT's alone."""
+    attention = "eager" if padding == "left" or kind == "openai-gpt" else "sdpa"
+    assert_agree(small(kind, 1, attention, **changes), *texts(1, padding))
+
+
+@pytest.mark.slow
+@EACH
+@pytest.mark.parametrize("seed", [2, 3])
+def test_other_weights_and_lengths(kind, seed):
+    assert_agree(small(kind, seed), *texts(seed, "left", batch=2, length=13))
+
+
+@EACH
+def test_positions_that_the_caller_counts(kind):
+    """Of real tokens alone, and far from the beginning."""
+    ids, mask = texts(4, "left")
+    counted = (mask.cumsum(1) - 1).clamp(min=0)
+    assert_agree(small(kind, 4), ids, mask, counted)
+    assert_agree(small(kind, 4), ids, None, 20 + torch.arange(9).expand(3, -1))
+
+
+@EACH
+def test_padding_leaves_the_real_tokens_alone(kind):
+    """Left of a text, with positions that count real tokens: as the text alone; and the mask may be 0 and 1."""
+    ours = loaded(small(kind, 5)).double()
+    ids, mask = texts(5, "left")
+    counted = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = ours(ids, mask, position_ids=counted)
+        assert torch.equal(logits, ours(ids, mask.long(), position_ids=counted))
+        for row in range(3):
+            alone = ours(ids[row, mask[row]][None])
+            torch.testing.assert_close(logits[row, mask[row]], alone[0])
+        assert not torch.allclose(logits[2, -1], ours(ids)[2, -1])
+
+
+@EACH
+@pytest.mark.parametrize("chunk", [1, 2, 4, 5])
+def test_a_masked_text_in_chunks_equals_one_pass(kind, chunk):
+    """Once with the mask of all tokens so far each time, once where only the first chunk has padding."""
+    ours = loaded(small(kind, 6, **({"sliding_window": 4} if kind == "mistral" else {}))).double()
+    ids, mask = texts(6, "left")
+    with torch.no_grad():
+        whole = ours(ids, mask)
+        cache, pieces = ours.new_cache(), []
+        for start in range(0, 9, chunk):
+            end = min(start + chunk, 9)
+            pieces.append(ours(ids[:, start:end], mask[:, :end], cache=cache))
+        torch.testing.assert_close(torch.cat(pieces, dim=1)[mask], whole[mask])
+        cache = ours.new_cache()
+        pieces = [ours(ids[:, :5], mask[:, :5], cache=cache)]
+        pieces += [ours(piece, cache=cache) for piece in ids[:, 5:].split(chunk, dim=1)]
+        torch.testing.assert_close(torch.cat(pieces, dim=1)[mask], whole[mask])
+
+
+# --- The same tokens ------------------------------------------------------------------------------
+
+PROMPTS = pad([[5, 6, 7, 8], [9], [10, 11]], left=True, value=PAD)
+OURS = {"max_new": 12, "eos": 2, "padding": PAD}
+
+
+def talker(kind, seed, **changes):
+    """A model whose choices are clear, and which never generates padding."""
+    theirs = small(kind, seed, "eager" if kind == "openai-gpt" else "sdpa", **changes).double()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if parameter.ndim > 1 and "embed" not in name:
+                parameter.mul_(1.5)
+        theirs.get_output_embeddings().weight[PAD] = 0.0  # a logit of 0, never the largest
+    return theirs
+
+
+CHANGES = {"mistral": {"sliding_window": 3}, "llama": {"rope_parameters": STRETCHED}}
+
+
+@pytest.mark.slow
+@EACH
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generated_tokens_are_theirs(kind, seed, beams):
+    theirs = talker(kind, seed, **CHANGES.get(kind, {}))
+    mask = PROMPTS != PAD
+    options = {} if beams == 1 else {"num_beams": beams, "early_stopping": "never"}
+    if kind == "openai-gpt":
+        options["use_cache"] = False
+    wanted = theirs.generate(
+        PROMPTS, attention_mask=mask.long(), max_new_tokens=12, do_sample=False, **options
+    )[:, PROMPTS.shape[1] :]
+    ours = loaded(theirs)
+    for cache in (True, False):
+        state = MaskedCausalState(ours, mask, cache=cache)
+        search = generate if beams == 1 else beam_search
+        found = search(state, PROMPTS, **OURS, **({} if beams == 1 else {"num_beams": beams}))
+        assert torch.equal(found.tokens, wanted)
+
+
+@pytest.mark.slow
+@EACH
+def test_the_contract_is_kept(kind):
+    report = contract(loaded(small(kind, 7, **CHANGES.get(kind, {}))))
+    assert report, report
+    asked = {each.name for each in report.results if each.outcome == "holds"}
+    assert {"batch = single", "cached = uncached, with padding"} <= asked, report
+    assert {"position IDs have an effect", "greedy generation is argmax"} <= asked, report
+
+
+# --- There and back -------------------------------------------------------------------------------
+
+
+@EVERY
+def test_what_comes_back_is_what_went(kind, changes, tmp_path):
+    """Theirs, ours, theirs and ours again: every weight and every option."""
+    theirs = small(kind, 8, **changes)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = from_pretrained(tmp_path / "theirs")
+    save_pretrained(ours, tmp_path / "ours")
+    back, report = CLASSES[kind][1].from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report.values()), report
+    assert_equal(back.state_dict(), theirs.state_dict())
+    assert options_of(back) == options_of(theirs)
+    again = from_pretrained(tmp_path / "ours")
+    assert again.config == ours.config
+    assert_equal(again.state_dict(), ours.state_dict())
+
+
+def assert_equal(mine, yours):
+    """Every number of two models, bit by bit."""
+    assert all(torch.equal(mine[name], yours[name]) for name in mine | yours)
+
+
+def options_of(theirs):
+    """Their configuration, without where it came from."""
+    config = theirs.config.to_dict()
+    return {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
+
+
+@EACH
+def test_a_model_of_ones_own_goes_to_transformers(kind, tmp_path):
+    """One that was never loaded: its configuration alone says which family it is."""
+    config = replace(loaded(small(kind)).config, dropout=0.1)
+    if kind in ("mistral", "qwen3"):
+        config = replace(config, window=3)
+    ours = shake(LanguageModel(config), 9).eval()
+    save_pretrained(ours, tmp_path)
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert type(theirs) is CLASSES[kind][1]
+    ids, mask = texts(9, "left")
+
+    def run(dtype, module):
+        return {"logits": [in_dtype(module, dtype)(ids, mask)[mask]]}
+
+    def run_theirs(dtype):
+        twin = in_dtype(theirs, dtype)
+        return {"logits": [twin(ids, attention_mask=mask.long()).logits[mask]]}
+
+    assert_float32_same(lambda dtype: run(dtype, ours), run_theirs)
+    assert from_pretrained(tmp_path).config == replace(config, dropout=0.0)
+
+
+@EACH
+def test_shards(kind, tmp_path):
+    theirs = small(kind, 10)
+    theirs.save_pretrained(tmp_path, max_shard_size="3KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    whole = loaded(theirs).state_dict()
+    assert_equal(from_pretrained(tmp_path).state_dict(), whole)
+    save_pretrained(from_pretrained(tmp_path), tmp_path)  # one file in place of them
+    assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["model.safetensors"]
+    assert_equal(from_pretrained(tmp_path).state_dict(), whole)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_keep_their_dtype(kind, dtype, tmp_path):
+    theirs = small(kind, 11).to(dtype)
+    theirs.save_pretrained(tmp_path / "a")
+    ours = from_pretrained(tmp_path / "a")
+    assert {each.dtype for each in ours.parameters()} == {dtype}
+    save_pretrained(ours, tmp_path / "b")
+    assert hf.AutoModelForCausalLM.from_pretrained(tmp_path / "b").dtype == dtype
+
+
+def test_dropout_is_theirs(tmp_path):
+    """Three numbers in GPT-2, each in its place, and none on the hidden features."""
+    theirs = small("gpt2", embd_pdrop=0.1, attn_pdrop=0.2, resid_pdrop=0.3)
+    theirs.save_pretrained(tmp_path / "a")
+    ours = from_pretrained(tmp_path / "a")
+    assert not ours.training
+    layer = ours.layers[-1]
+    found = [ours.embedding.dropout.p, layer.attention.dropout, layer.feed_forward.dropout.p]
+    assert found == [0.1, 0.2, 0.0]
+    assert [each.dropout.p for each in layer.residuals] == [0.3, 0.3]
+    save_pretrained(ours, tmp_path / "b")
+    config = hf.AutoConfig.from_pretrained(tmp_path / "b")
+    assert (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop) == (0.1, 0.2, 0.3)
+    theirs = small("llama", attention_dropout=0.25)
+    assert {layer.attention.dropout for layer in loaded(theirs).layers} == {0.25}
+
+
+def test_the_output_layer_stays_tied():
+    ours = loaded(small("gpt2"))
+    assert ours.output.weight is ours.embedding.table.weight
+    assert sum(p.numel() for p in ours.parameters()) == small("gpt2").num_parameters()
+
+
+def test_older_files(tmp_path):
+    """As on the Hub: names without the model's own, the causal mask as a tensor, the tied matrix twice."""
+    for kind, prefix, junk in (
+        ("gpt2", "transformer.", "h.0.attn.bias"),
+        ("gpt2", "transformer.", "h.1.attn.masked_bias"),
+        ("openai-gpt", "transformer.", "h.2.attn.bias"),
+        ("llama", "model.", "layers.0.self_attn.rotary_emb.inv_freq"),
+    ):
+        place = tmp_path / junk
+        theirs = small(kind, tie_word_embeddings=True)
+        theirs.save_pretrained(place)
+        tensors = load_file(place / "model.safetensors")
+        older = {name.removeprefix(prefix): each for name, each in tensors.items()}
+        table = theirs.get_input_embeddings().weight.detach().clone()
+        save_file(
+            older | {junk: torch.ones(3), "lm_head.weight": table}, place / "model.safetensors"
+        )
+        assert torch.equal(from_pretrained(place)(PROMPTS), loaded(theirs)(PROMPTS))
+        other = older | {"lm_head.weight": table + 1}
+        save_file(other, place / "model.safetensors")
+        with pytest.raises(
+            ValueError, match="lm_head.weight: expected the embedding matrix, by tie"
+        ):
+            from_pretrained(place)
+
+
+# --- Real configurations --------------------------------------------------------------------------
+
+GENERATION = {"text-generation": {"do_sample": True, "max_length": 50}}
+SUMMARY = {
+    "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
+    "summary_type": "cls_index", "summary_use_proj": True, "initializer_range": 0.02,
+    "embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-05,
+    "task_specific_params": GENERATION,
+}  # fmt: skip
+GPT2 = {
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+    "bos_token_id": 50256, "eos_token_id": 50256, "n_ctx": 1024, "n_positions": 1024,
+    "vocab_size": 50257, **SUMMARY,
+}  # fmt: skip
+OF_LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "initializer_range": 0.02, "pretraining_tp": 1,
+    "torch_dtype": "float16", "transformers_version": "4.31.0.dev0", "use_cache": True,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+REAL = {
+    "gpt2": (GPT2 | {"n_embd": 768, "n_head": 12, "n_layer": 12}, 124_439_808),
+    "gpt2-medium": (GPT2 | {"n_embd": 1024, "n_head": 16, "n_layer": 24}, 354_823_168),
+    "gpt2-large": (GPT2 | {"n_embd": 1280, "n_head": 20, "n_layer": 36}, 774_030_080),
+    "gpt2-xl": (GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48, "output_past": True}, 1_557_611_200),
+    "openai-gpt": (
+        {
+            "afn": "gelu", "architectures": ["OpenAIGPTLMHeadModel"], "model_type": "openai-gpt",
+            "n_ctx": 512, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 512,
+            "n_special": 0, "predict_special_tokens": True, "vocab_size": 40478, **SUMMARY,
+        },
+        116_534_784,
+    ),
+    "llama-2-7b": (
+        OF_LLAMA | {
+            "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+            "rms_norm_eps": 1e-05, "rope_scaling": None, "vocab_size": 32000,
+        },
+        6_738_415_616,
+    ),
+    "llama-3.1-8b": (
+        OF_LLAMA | {
+            "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000,
+            "eos_token_id": [128001, 128008, 128009], "hidden_size": 4096,
+            "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": False,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "vocab_size": 128256,
+            "rope_scaling": {
+                "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3",
+            },
+        },
+        8_030_261_248,
+    ),
+    "mistral-7b": (
+        {
+            "architectures": ["MistralForCausalLM"], "model_type": "mistral", "bos_token_id": 1,
+            "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+            "initializer_range": 0.02, "intermediate_size": 14336,
+            "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32,
+            "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+            "sliding_window": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "transformers_version": "4.34.0.dev0", "use_cache": True, "vocab_size": 32000,
+        },
+        7_241_732_096,
+    ),
+    "qwen3-0.6b": (
+        {
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False,
+            "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+            "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+            "initializer_range": 0.02, "intermediate_size": 3072,
+            "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16,
+            "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+            "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+            "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+            "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False,
+            "vocab_size": 151936,
+        },
+        596_049_920,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_real_configurations_are_read_whole(name, tmp_path):
+    """Counted on the meta device, where numbers need no memory; and theirs has as many."""
+    config, count = REAL[name]
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    family, theirs = described(tmp_path)
+    with torch.device("meta"):
+        ours = LanguageModel(family.read(family.options(theirs)))
+        twin = CLASSES[family.model_type][1](hf.AutoConfig.from_pretrained(tmp_path))
+    assert sum(each.numel() for each in ours.parameters()) == count
+    assert twin.num_parameters() == count
+    if "rotary" in ours.config.positions:
+        assert ours.config.rotary_base == twin.config.rope_parameters["rope_theta"]
+        assert ours.config.window == getattr(twin.config, "sliding_window", None)
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 8192) if name == "llama-3.1-8b" else None
+    assert ours.config.rotary_scaling == scaling
+
+
+@EACH
+def test_every_option_of_theirs_is_known_with_its_default(kind):
+    family, config = FAMILIES[kind], CLASSES[kind][0]
+    fields = {each.name: each.default for each in dataclasses.fields(config)}
+    for name, value in family.defaults.items():
+        if name in fields:
+            assert value == fields[name], name
+    assert family.options(json.loads(config().to_json_string()))
+    sent = set(hf.GenerationConfig._get_default_generation_params())
+    assert sent <= IGNORED
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function that writes a small model with changes of its options and its weights."""
+
+    def make(kind="gpt2", options=None, change=None, left_out=()):
+        place = tmp_path / "model"
+        small(kind, 12, **CHANGES.get(kind, {})).save_pretrained(place)
+        path = place / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = {k: v for k, v in config.items() if k not in left_out} | (options or {})
+        path.write_text(json.dumps(config), encoding="utf-8")
+        if change is not None:
+            tensors = load_file(place / "model.safetensors")
+            change(tensors)
+            save_file(tensors, place / "model.safetensors")
+        return place
+
+    return make
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+MIXED = ["full_attention", "sliding_attention", "full_attention"]
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            "gpt2",
+            {"model_type": "gptj"},
+            'model_type: expected one of "gpt2", .*"qwen3".*, got .gptj',
+        ),
+        ("gpt2", {"model_type": None}, "model_type: expected one of .*, got None"),
+        ("gpt2", {"model_type": ["gpt2"]}, r"model_type: expected one of .*, got \['gpt2'\]"),
+        (
+            "gpt2",
+            {"architectures": ["GPT2Model"]},
+            r"architectures: .*\['GPT2LMHeadModel'\], got \['GPT2Model",
+        ),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights: expected True, got False"),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "inverse_layer_idx: expected False, got True",
+        ),
+        ("gpt2", {"reorder_and_upcast_attn": True}, "upcast_attn: expected False, got True"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention: expected False, got True"),
+        (
+            "gpt2",
+            {"activation_function": "quick_gelu"},
+            "activation_function: .*, got 'quick_gelu'",
+        ),
+        (
+            "gpt2",
+            {"quantization_config": {"bits": 4}},
+            "quantization_config: expected no such .*bits",
+        ),
+        ("gpt2", {"resid_pdrop": 1.0}, r"resid_pdrop: expected a probability in \[0, 1\), got 1.0"),
+        ("gpt2", {"resid_pdrop": "0"}, r"resid_pdrop: expected a probability in \[0, 1\), got '0'"),
+        ("gpt2", {"n_head": 5}, "num_heads: expected a number that divides d_model = 12, got 5"),
+        ("openai-gpt", {"afn": "gelu_new"}, "afn: expected one of .*, got 'gelu_new'"),
+        ("llama", {"hidden_act": "gelu"}, 'hidden_act: expected "silu" or "swish", got .gelu'),
+        ("llama", {"rope_parameters": YARN}, 'rope_parameters: .*"linear" or "llama3", got .*yarn'),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: .*dynamic"),
+        (
+            "llama",
+            {"rope_parameters": {"factor": 2.0}},
+            "rope_parameters: expected nothing more with",
+        ),
+        (
+            "llama",
+            {"rope_parameters": STRETCHED | {"beta": 1}},
+            "rope_parameters: expected factor, low",
+        ),
+        (
+            "llama",
+            {"sliding_window": 4},
+            "sliding_window: expected no such option of llama, .*got 4",
+        ),
+        (
+            "llama",
+            {"hidden_size": 20},
+            "hidden_size: expected a multiple of num_attention_heads = 6",
+        ),
+        (
+            "llama",
+            {"num_key_value_heads": 4},
+            "num_kv_heads: expected .* divides num_heads = 6, got 4",
+        ),
+        ("llama", {"pad_token_id": 17}, "pad_token_id: expected an int from -17 to 16, got 17"),
+        ("mistral", {"attention_bias": True}, "attention_bias: expected no such option of mistral"),
+        ("qwen3", {"layer_types": MIXED}, "layer_types: expected the same for each of 3 layers"),
+        (
+            "qwen3",
+            {"layer_types": MIXED[:1]},
+            "layer_types: expected the same for each of 3 layers",
+        ),
+    ],
+)
+def test_options_that_are_not_supported(folder, kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(folder(kind, options))
+
+
+@pytest.mark.plain_types
+def test_an_option_of_the_wrong_type(folder):
+    with pytest.raises(TypeError, match="num_layers: expected an int, got str"):
+        from_pretrained(folder("gpt2", {"n_layer": "3"}))
+
+
+BIAS = "transformer.h.0.attn.c_attn.bias"
+FIRST = "transformer.h.0.ln_1.weight"
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t: t.pop(BIAS),
+            f"folder: expected the weights of GPT2LMHeadModel, got {BIAS} missing",
+        ),
+        (lambda t: [t.pop(n) for n in list(t) if ".0." in n], "and 8 more missing"),
+        (
+            lambda t: t.update(extra=torch.ones(1)),
+            "weights of GPT2LMHeadModel, got extra left over",
+        ),
+        (
+            lambda t: t.update({BIAS: torch.ones(35)}),
+            rf"{BIAS}: expected shape \(36,\), got shape \(35,\)",
+        ),
+        (
+            lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.ones(48, 12)}),
+            r"mlp.c_fc.weight: expected shape \(12, 48\), got shape \(48, 12\)",
+        ),
+        (
+            lambda t: t.update({FIRST: t[FIRST].half()}),
+            "one floating point dtype, got .*float16.*ln_1",
+        ),
+        (lambda t: t.update({n: each.int() for n, each in t.items()}), "dtype, got torch.int32"),
+    ],
+)
+def test_weights_that_do_not_fit(folder, change, message):
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(folder(change=change))
+
+
+@pytest.mark.plain_types
+def test_a_vocabulary_too_small_and_another_models_config(folder):
+    with pytest.raises(
+        ValueError, match=r"wte.weight: expected shape \(16, 12\), got shape \(17, 12\)"
+    ):
+        from_pretrained(folder("gpt2", {"vocab_size": 16}))
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel, got .*missing"):
+        from_pretrained(folder("gpt2", {"n_layer": 4}))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel, got .* left over"):
+        from_pretrained(folder("gpt2", {"n_layer": 2}))
+    windows = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
+    place = folder("qwen3", {"model_type": "llama", "architectures": None}, left_out=windows)
+    with pytest.raises(ValueError, match="LlamaForCausalLM, got .*k_norm.*left over"):
+        from_pretrained(place)
+    with pytest.raises(ValueError, match="MistralForCausalLM|LlamaForCausalLM"):
+        from_pretrained(folder("llama", {"model_type": "mistral"}))
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_files_that_are_cut_short(folder, keep):
+    place = folder()
+    path = place / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match="model.safetensors: expected a whole file, got"):
+        from_pretrained(place)
+    config = (place / "config.json").read_bytes()
+    (place / "config.json").write_bytes(config[: len(config) // 2])
+    with pytest.raises(
+        ValueError, match="config.json: expected a JSON object, got a file that is cut"
+    ):
+        from_pretrained(place)
+
+
+@pytest.mark.plain_types
+def test_files_that_are_not_there(folder, tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="folder: expected a config.json in it, got .*nowhere"
+    ):
+        from_pretrained(tmp_path / "nowhere")
+    place = folder()
+    (place / "model.safetensors").rename(place / "other.safetensors")
+    with pytest.raises(
+        FileNotFoundError, match="expected model.safetensors or model.safetensors.ind"
+    ):
+        from_pretrained(str(place))
+    index = place / "model.safetensors.index.json"
+    for names, error, message in (
+        ({"a": "gone.safetensors"}, FileNotFoundError, "expected gone.safetensors, which .*names"),
+        ({"a": "../model/other.safetensors"}, FileNotFoundError, "expected ../model"),
+        ({"a": 3}, ValueError, "weight_map: expected a file per tensor"),
+        (None, ValueError, "weight_map: expected a file per tensor, got None"),
+    ):
+        index.write_text(json.dumps({"weight_map": names}), encoding="utf-8")
+        with pytest.raises(error, match=message):
+            from_pretrained(place)
+    with pytest.raises(TypeError, match="folder: expected a string or a Path, got int"):
+        from_pretrained(3)
+
+
+@pytest.mark.plain_types
+def test_a_tensor_in_two_shards(tmp_path):
+    small("gpt2").save_pretrained(tmp_path, max_shard_size="3KB")
+    first, second = sorted(tmp_path.glob("*.safetensors"))[:2]
+    save_file(load_file(first) | load_file(second), second)
+    with pytest.raises(
+        ValueError, match="expected the weights of GPT2LMHeadModel, got .* stored twice"
+    ):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m(torch.tensor([[17]])),
+            "ids: expected .* below self.config.vocab_size = 17, got 17",
+        ),
+        (lambda m: m(torch.ones(1, 41).long()), "position_ids: expected .* = 40, got 0 to 40"),
+        (
+            lambda m: m(torch.ones(2, 3).long(), torch.ones(2, 4).bool()),
+            r"attention_mask: expected 3 columns, for every token so far, got shape \(2, 4\)",
+        ),
+        (
+            lambda m: m(torch.ones(2, 3).long(), torch.ones(3, 3).bool()),
+            r"attention_mask: expected shape \(B, T\) = \(2, T\)",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), torch.full((1, 3), 2)),
+            "attention_mask: expected at least 0 and at most 1, got 2 to 2",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), position_ids=torch.tensor([[0, 1, 40]])),
+            "position_ids: expected .* = 40, got 0 to 40",
+        ),
+        (
+            lambda m: m(torch.ones(1, 3).long(), position_ids=torch.tensor([[-1, 0, 1]])),
+            "position_ids: expected at least 0, got -1 to 1",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit(folder, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(from_pretrained(folder()))
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize("positions", ["none", "alibi"])
+def test_positions_where_there_are_none(positions):
+    model = LanguageModel(LanguageModelConfig(17, **OWN | {"positions": positions}))
+    with pytest.raises(
+        ValueError, match=f'position_ids: expected None, with positions="{positions}"'
+    ):
+        model(torch.ones(1, 3).long(), position_ids=torch.tensor([[0, 1, 2]]))
+
+
+OWN = {
+    "d_model": 12, "num_heads": 3, "num_layers": 1, "pad_id": None, "scale_embedding": False,
+    "norm_placement": "pre", "positions": "learned", "max_length": 9, "activation": "relu",
+}  # fmt: skip
+
+
+@pytest.mark.plain_types
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pad_id": 0}, "model.config: expected pad_id = None, as gpt2 has it, got pad_id = 0"),
+        ({"scale_embedding": True}, "expected scale_embedding = False, as gpt2 .* = True"),
+        ({"norm_placement": "resi_dual"}, "norm_placement = 'pre', as gpt2"),
+        ({"window": 4}, "expected window = None, as gpt2 has it, got window = 4"),
+        ({"positions": "alibi"}, "got positions = 'alibi'"),
+        ({"d_head": 5}, "expected d_head = 4, as gpt2 has it, got d_head = 5"),
+        ({"attention_bias": False}, "expected attention_bias = True, as gpt2"),
+        ({"activation": "swiglu"}, "model.config: expected"),
+    ],
+)
+def test_models_that_no_family_has(changes, message, tmp_path):
+    model = LanguageModel(LanguageModelConfig(17, **OWN | changes))
+    with pytest.raises(ValueError, match=message):
+        save_pretrained(model, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    save_pretrained(LanguageModel(LanguageModelConfig(17, **OWN)), tmp_path / "new")
+
+
+@pytest.mark.plain_types
+def test_folders_that_hold_something_else(folder, tmp_path):
+    place = folder()
+    ours = from_pretrained(place)
+    (place / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (place / "more").mkdir()
+    (place / "more" / "notes.md").write_text("kept", encoding="utf-8")
+    save_pretrained(ours, place)
+    assert (place / "more" / "notes.md").read_text(encoding="utf-8") == "kept"
+    assert (place / "tokenizer.json").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    save_pretrained(ours, other)
+    (other / "config.json").unlink()
+    for path in (other, other / "model.safetensors"):
+        with pytest.raises(
+            ValueError, match=r"folder: expected a new or empty folder, or one with con"
+        ):
+            save_pretrained(ours, path)
+    with pytest.raises(TypeError, match="model: expected a LanguageModel, got Linear"):
+        save_pretrained(torch.nn.Linear(2, 2), other)
+
+
+def test_nothing_is_half_written(folder, monkeypatch, tmp_path):
+    """A disk that is full while the new model is written leaves the old one whole, and nothing beside it."""
+    place = folder()
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    ours = from_pretrained(place)
+
+    def full(*_, **__):
+        raise OSError("no space left on device")
+
+    for module, name in (
+        ("tested_transformer.models.loading", "save_file"),
+        ("tested_transformer.models.loading", "json.dumps"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"{module}.{name}", full)
+            with pytest.raises(OSError, match="no space left"):
+                save_pretrained(ours, place)
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+        assert [path.name for path in tmp_path.iterdir()] == [place.name]
