@@ -65,6 +65,7 @@ def main() -> None:
         *itertools.product((512,), ("unscaled",), (0.003,), range(3)),
         *itertools.product((512,), ("folded",), (0.01, 0.001), range(3)),
         *itertools.product((512,), ("nudged", "nudged, scaled"), (0.01,), range(3)),
+        *itertools.product((64,), ("scaled", "unscaled"), (0.01,), range(3)),
     ]
     wanted = (
         {"variant": f"{d}, {method}, {lr}", "d_head": d, "method": method, "lr": lr, "seed": seed}
