@@ -60,6 +60,15 @@ def test_a_reader_is_the_same_for_a_seed_and_leaves_random_numbers_alone():
     assert not torch.equal(first.label.weight, other.label.weight)
 
 
+def test_the_wide_reader_differs_from_the_narrow_one_only_in_its_mlp():
+    narrow, wide = (
+        experiment.new_reader(name, 0)
+        for name in ("last state of 32", "last state of 32, wide MLP")
+    )
+    assert torch.equal(narrow.gru.weight_ih_l0, wide.gru.weight_ih_l0)
+    assert [tuple(part.weight.shape) for part in wide.output[::2]] == [(256, 64), (10, 256)]
+
+
 def test_the_record_is_whole():
     models = [*experiment.READERS, "last state of 32, cosine"]
     assert {(row["model"], row["seed"]) for row in STORED} == {
@@ -68,7 +77,7 @@ def test_the_record_is_whole():
     assert all(row["stopped"] for row in STORED)
 
 
-def test_no_list_of_the_training_is_a_validation_or_test_list():
+def test_no_list_of_12_pairs_in_200_batches_is_a_validation_or_test_list():
     def keys(labels, digits):
         return {tuple(row) for row in torch.cat([labels, digits], dim=1).tolist()}
 
@@ -98,7 +107,7 @@ def test_a_cosine_ends_at_a_learning_rate_of_zero():
     assert rates == pytest.approx([0.01 * (1 + math.cos(math.pi * n / 4)) / 2 for n in range(4)])
 
 
-@pytest.mark.parametrize("name", ["dot", "last state of 32"])
+@pytest.mark.parametrize("name", ["dot", "last state of 32", "last state of 32, wide MLP"])
 def test_training_starts_as_stored(name):
     reader = experiment.new_reader(name, seed=1)
     measured = experiment.train(reader, seed=1, batches=experiment.EVERY)

@@ -71,14 +71,16 @@ class Additive(nn.Module):
 class Reader(nn.Module):
     """Read pairs with a GRU; answer each question from its last state, or by attention to all."""
 
-    def __init__(self, scores: nn.Module | None = None, state: int = D_MODEL) -> None:
+    def __init__(
+        self, scores: nn.Module | None = None, state: int = D_MODEL, readout: int = 64
+    ) -> None:
         super().__init__()
         self.label = nn.Embedding(LABELS, D_MODEL)
         self.digit = nn.Embedding(DIGITS, D_MODEL)
         self.gru = nn.GRU(2 * D_MODEL, state, batch_first=True)
         self.scores = scores
         self.output = nn.Sequential(
-            nn.Linear(state + D_MODEL, 64), nn.ReLU(), nn.Linear(64, DIGITS)
+            nn.Linear(state + D_MODEL, readout), nn.ReLU(), nn.Linear(readout, DIGITS)
         )
 
     def read(
@@ -113,6 +115,7 @@ class Reader(nn.Module):
 READERS: dict[str, Callable[[], Reader]] = {
     "last state of 32": lambda: Reader(),
     "last state of 64": lambda: Reader(state=64),
+    "last state of 32, wide MLP": lambda: Reader(readout=256),
     "dot": lambda: Reader(Dot()),
     "bilinear": lambda: Reader(Bilinear()),
     "additive": lambda: Reader(Additive()),
@@ -191,8 +194,8 @@ def train_with_cosine(reader: Reader, seed: int, batches: int) -> list[float]:
 def accuracy(reader: Reader, num_pairs: int, *, count: int = 500, lists_seed: int = 2) -> float:
     """The fraction of right answers on new lists: seed 1 for validation, seed 2 for tests.
 
-    Training has seeds of the same values, but reads the random numbers in another order: none of its
-    lists of 12 pairs was found among these.
+    Training has seeds of the same values, but reads the random numbers in another order: no list of
+    12 pairs of its first 200 batches is among these. Nearly all lists of 1 or 2 pairs are.
     """
     *given, answers = lists(count, num_pairs, torch.Generator().manual_seed(lists_seed))
     return (reader(*given).argmax(-1) == answers).double().mean().item()
