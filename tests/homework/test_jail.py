@@ -289,7 +289,7 @@ def answers(surroundings):
         socket.socket(socket.AF_UNIX) as local,
         JailSession(ATTACKS, limits=SMALL) as attacker,
     ):
-        local.bind("\0")  # a name that the kernel draws
+        local.bind("")  # a name that the kernel draws
         local.listen()
         places = {
             "PORT": server.getsockname()[1], "HOME": str(Path.home()), "REPOSITORY": str(ROOT),
