@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-FILES = ("homework/test_grading.py",)  # a class is graded once
-PARAMETERS = (
-    "specs/test_answers.py",
-)  # what the reference answers to a Spec's cases is remembered
+# A class is graded once; what the reference answers to a Spec's cases is remembered.
+FILES, PARAMETERS = ("homework/test_grading.py",), ("specs/test_answers.py",)
 
 
 def group(test: str) -> str:

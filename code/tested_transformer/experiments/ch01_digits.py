@@ -161,19 +161,6 @@ def majority_accuracy() -> float:
     return (hundreds[asked] == label).double().mean().item()
 
 
-def mistakes(model: nn.Module) -> Int[Tensor, "N 8"]:
-    """The test lists in which the model classifies a digit wrongly."""
-    tokens, asked, hundreds = test_lists()
-    wrong = ((model(tokens) > 0) != hundreds) & asked
-    return tokens[wrong.any(-1)]
-
-
-def predicted_hundreds(model: nn.Module, tokens: Int[Tensor, " 8"]) -> list[str]:
-    """The digits of one list that the model finds in the hundreds place; the last token is not asked for."""
-    answers = zip(words_of(tokens)[:-1], model(tokens)[:-1] > 0, strict=True)
-    return [word for word, is_hundreds in answers if word in DIGITS and is_hundreds]
-
-
 def attention_weights(
     model: DigitReader, tokens: Int[Tensor, "*batch 8"]
 ) -> Float[Tensor, "*batch 8 8"]:

@@ -93,11 +93,12 @@ class RotaryPositions(PositionScheme):
         position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"],
     ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
         """Both rotated, each token by its own position."""
-        options = {"base": self.base, "layout": self.layout, "rotary_dim": self.rotary_dim}
-        return (
-            apply_rotary(query, position_ids, **options),
-            apply_rotary(key, position_ids, **options),
-        )
+        angles = position_ids.double().unsqueeze(-1) * self._frequencies().to(query.device)
+        return rotate_pairs(query, angles, self.layout), rotate_pairs(key, angles, self.layout)
+
+    def _frequencies(self) -> Float[Tensor, " half"]:
+        """How far each pair turns from one position to the next, in radians."""
+        return frequencies(self.rotary_dim, self.base)
 
     def extra_repr(self) -> str:
         """What a printed model says of it."""

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..bounds import Above, AtLeast, PositiveFloat, PositiveInt
 from ..shapes import check_fields, checked
-from .rotary import RotaryPositions, rotate_pairs
-from .sinusoidal import frequencies
+from .rotary import RotaryPositions
 
 __all__ = ["LinearScaling", "Llama3Scaling", "ScaledRotaryPositions"]
 
@@ -91,17 +90,8 @@ class ScaledRotaryPositions(RotaryPositions):
         super().__init__(d_head, **options)
         self.scaling = scaling
 
-    @checked(d="self.d_head")
-    def rotate(
-        self,
-        query: Float[Tensor, "B H L d"],
-        key: Float[Tensor, "B G L d"],
-        position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"],
-    ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
-        """Both rotated, each token by its own position."""
-        scaled = self.scaling(frequencies(self.rotary_dim, self.base)).to(query.device)
-        angles = position_ids.double().unsqueeze(-1) * scaled  # *ids L r/2
-        return rotate_pairs(query, angles, self.layout), rotate_pairs(key, angles, self.layout)
+    def _frequencies(self) -> Float[Tensor, " half"]:
+        return self.scaling(super()._frequencies())
 
     def extra_repr(self) -> str:
         """What a printed model says of it."""
