@@ -25,7 +25,7 @@ from transformers.generation.streamers import BaseStreamer
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from record import write_rows
 
-from hf_copies import from_gpt2
+from hf_copies import loaded
 from tested_transformer.generation.decoding_state import CausalState
 from tested_transformer.generation.generate import generate
 
@@ -122,7 +122,7 @@ def main() -> None:
     runs = parser.parse_args().runs
     torch.set_num_threads(1)
     theirs = gpt2()
-    ours, wanted = from_gpt2(theirs), None
+    ours, wanted = loaded(theirs), None
     seconds: dict[str, list[Tensor]] = {name: [] for name in (*OURS, *THEIRS)}
     for number in range(runs):
         for name in seconds:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Set
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,30 +13,26 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers as hf
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
-from tested_transformer.models.loading import from_pretrained
-from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.models.loading import from_pretrained, save_pretrained
 
 hf.utils.logging.disable_progress_bar()
 PAD = 1
 CLASSES = {
-    "marian": (hf.MarianConfig, hf.MarianMTModel),
-    "bart": (hf.BartConfig, hf.BartForConditionalGeneration),
-    "mbart": (hf.MBartConfig, hf.MBartForConditionalGeneration),
+    "marian": (hf.MarianConfig, hf.MarianMTModel, hf.MarianModel),
+    "bart": (hf.BartConfig, hf.BartForConditionalGeneration, hf.BartModel),
+    "mbart": (hf.MBartConfig, hf.MBartForConditionalGeneration, hf.MBartModel),
 }
-WHAT_THEY_ARE = {
-    "marian": {"position_layout": "halves"},
-    "bart": {"positions": "learned", "embedding_norm": True},
-    "mbart": {"positions": "learned", "embedding_norm": True, "norm_placement": "pre"},
-}
-OFFSET = 2  # BART's tables of positions begin with two rows that no token uses
 
 
-def small_hf(kind: str, attention: str = "eager", **changes: Any) -> nn.Module:
+def small_hf(
+    kind: str, attention: str = "eager", *, head: bool = True, **changes: Any
+) -> nn.Module:
     """A model of that family with random weights, all sizes different, without dropout."""
-    config, model = CLASSES[kind]
+    config, *models = CLASSES[kind]
     options = {
         "vocab_size": 17, "d_model": 12, "encoder_layers": 2, "decoder_layers": 3,
         "encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 20,
@@ -44,85 +41,59 @@ def small_hf(kind: str, attention: str = "eager", **changes: Any) -> nn.Module:
         "activation_dropout": 0.0, "pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": 2,
         "decoder_start_token_id": PAD, "forced_eos_token_id": None, "use_cache": False,
     }  # fmt: skip
+    model = models[0 if head else 1]
     theirs = model(config(**options | changes, attn_implementation=attention))
-    theirs.final_logits_bias.normal_()  # a buffer of zeros at the start
+    if head:
+        theirs.final_logits_bias.normal_()  # a buffer of zeros at the start
     return theirs
 
 
-def config_of_hf(theirs: nn.Module) -> TransformerConfig:
-    """What their configuration says, in our words."""
-    config, kind = theirs.config, theirs.config.model_type
-    names = {"gelu": "gelu", "relu": "relu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}  # fmt: skip
-    options = WHAT_THEY_ARE[kind]
-    return TransformerConfig(
-        source_vocab=config.vocab_size, d_model=config.d_model,
-        num_heads=config.encoder_attention_heads, num_encoder_layers=config.encoder_layers,
-        num_decoder_layers=config.decoder_layers, d_ff=config.encoder_ffn_dim, dropout=0.0,
-        activation=names[config.activation_function], scale_embedding=config.scale_embedding,
-        max_length=config.max_position_embeddings if "positions" in options else None,
-        output_bias=True, pad_id=config.pad_token_id, **options,
-    )  # fmt: skip
-
-
-def from_hf(theirs: nn.Module) -> Transformer:
-    """A copy as our Transformer, in their dtype and mode."""
-    ours = Transformer(config_of_hf(theirs)).to(theirs.dtype).train(theirs.training)
-    with torch.no_grad():
-        for mine, yours in hf_pairs(ours, theirs):
-            mine.copy_(yours)
-        ours.output.bias.copy_(theirs.final_logits_bias[0])
-    return ours
-
-
-def hf_pairs(ours: Transformer, theirs: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every parameter beside its twin; the output's bias is a buffer in theirs."""
-    yield ours.source_embedding.table.weight, theirs.model.shared.weight
-    for stack in ("encoder", "decoder"):
-        mine, yours = getattr(ours, stack), getattr(theirs.model, stack)
-        embedding = ours.source_embedding if stack == "encoder" else ours.target_embedding
-        if ours.config.positions == "learned":
-            yield embedding.positions.weight, yours.embed_positions.weight[OFFSET:]
-        if ours.config.embedding_norm:
-            yield from _both(embedding.norm, yours.layernorm_embedding)
-        for layer, twin in zip(mine.layers, yours.layers, strict=True):
-            yield from _layer(layer, twin)
-        if mine.norm is not None:
-            yield from _both(mine.norm, yours.layer_norm)
-
-
-def _layer(layer: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    attentions = [(layer.attention, twin.self_attn)]
-    norms = [twin.self_attn_layer_norm, twin.final_layer_norm]
-    if hasattr(layer, "cross_attention"):
-        attentions.append((layer.cross_attention, twin.encoder_attn))
-        norms.insert(1, twin.encoder_attn_layer_norm)
-    for mine, yours in attentions:
-        for part, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")):
-            yield from _both(getattr(mine, part), getattr(yours, f"{name}_proj"))
-    yield from _both(layer.feed_forward.up_proj, twin.fc1)
-    yield from _both(layer.feed_forward.down_proj, twin.fc2)
-    for residual, norm in zip(layer.residuals, norms, strict=True):
-        yield from _both(residual.norm, norm)
-
-
-def _both(mine: nn.Module, yours: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    yield mine.weight, yours.weight
-    yield mine.bias, yours.bias
-
-
-# --- Language models ------------------------------------------------------------------------------
-
-
-def loaded(theirs: nn.Module, pad_id: int | None = None) -> LanguageModel:
+def loaded(theirs: nn.Module, pad_id: int | None = None) -> nn.Module:
     """Theirs by way of a folder, in their dtype and mode; pad_id: a token that is padding by itself."""
     with TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         ours = from_pretrained(folder)
     if pad_id is not None:
         state, config = ours.state_dict(), replace(ours.config, pad_id=pad_id)
-        ours = LanguageModel(config).to(theirs.dtype)
+        ours = type(ours)(config).to(theirs.dtype)
         ours.load_state_dict(state)
     return ours.train(theirs.training)
+
+
+# --- There and back -------------------------------------------------------------------------------
+
+
+def assert_comes_back(theirs: nn.Module, folder: Path, remade: Set[str] = frozenset()) -> nn.Module:
+    """Theirs, ours, theirs and ours again: every weight and every option; the last one is returned.
+
+    remade: what their class makes by itself, and no file need have; names on disk may differ then.
+    """
+    theirs.save_pretrained(folder / "theirs")
+    ours = from_pretrained(folder / "theirs")
+    save_pretrained(ours, folder / "ours")
+    names = [load_file(folder / each / "model.safetensors").keys() for each in ("ours", "theirs")]
+    assert names[0] == names[1] or remade
+    back, report = type(theirs).from_pretrained(folder / "ours", output_loading_info=True)
+    report["missing_keys"] -= remade
+    assert not any(report.values()), report
+    assert_equal(back.state_dict(), theirs.state_dict())
+    assert options_of(back) == options_of(theirs)
+    again = from_pretrained(folder / "ours")
+    assert again.config == ours.config
+    assert_equal(again.state_dict(), ours.state_dict())
+    return again
+
+
+def assert_equal(mine: dict[str, Tensor], yours: dict[str, Tensor]) -> None:
+    """Every number of two models, bit by bit."""
+    differing = [name for name in mine | yours if not torch.equal(mine[name], yours[name])]
+    assert not differing
+
+
+def options_of(theirs: nn.Module) -> dict[str, Any]:
+    """Their configuration, without where it came from."""
+    config = theirs.config.to_dict()
+    return {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
 
 
 # --- GPT-2 ----------------------------------------------------------------------------------------

@@ -147,6 +147,13 @@ def narrow(book: list[Chapter]) -> str:
     return svg("narrow", PHONE, ROW * len(book), edges + nodes)
 
 
+def wrapped(title: str) -> list[str]:
+    """A title in lines that fit into a box: of 16 letters, or of 15 where few of them are narrow."""
+    lines = textwrap.wrap(title, 16)
+    widths = [len(line) - 0.4 * sum(letter in "fijlrtI- " for letter in line) for line in lines]
+    return lines if max(widths) < 14.5 else textwrap.wrap(title, 15)
+
+
 def wide(book: list[Chapter]) -> str:
     """Boxes on the grid of book/chapters.yml, each to the right of all that it needs.
 
@@ -162,9 +169,7 @@ def wide(book: list[Chapter]) -> str:
         for chapter in book
         for need in chapter.needs
     ]
-    nodes = [
-        node(c, left(c), middle(c) - TALL / 2, NODE, TALL, textwrap.wrap(c.title, 16)) for c in book
-    ]
+    nodes = [node(c, left(c), middle(c) - TALL / 2, NODE, TALL, wrapped(c.title)) for c in book]
     width = max(left(chapter) for chapter in book) + NODE + 1
     height = max(middle(chapter) for chapter in book) + TALL / 2 + 1
     return svg("wide", width, height, edges + nodes)

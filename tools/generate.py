@@ -250,9 +250,7 @@ def course(assignments: list) -> str:
         said = f"{each.points}: {', '.join(map(str, sums))}"
         title = f"[{each.name}: {each.title}](course-{each.name})"
         rows.append(f"| {each.weeks} | {title} | {chapters} | {said} | {each.minutes} |")
-    intro = (
-        "Each assignment with its parts, their points and the minutes that they were planned for."
-    )
+    intro = "Each assignment with its parts, their points, and an estimate of the minutes that they take."
     page = ["# The assignments", intro, "\n".join(rows)]
     for each in assignments:
         page += [f"(course-{each.name})=\n## {each.name}: {each.title}", _parts(each)]

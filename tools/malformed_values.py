@@ -10,6 +10,7 @@ import json
 import tempfile
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +24,9 @@ from tested_transformer import data
 from tested_transformer.analysis import roofline
 from tested_transformer.analysis.counts import Counts
 from tested_transformer.bounds import Bound
+from tested_transformer.data.byte_bpe import ByteBPE
 from tested_transformer.data.subwords import Subwords
+from tested_transformer.data.word_piece import WordPiece
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.experiments.ch10_number_models import load_first_model
 from tested_transformer.functional.online_softmax import Partial, partial_softmax
@@ -32,6 +35,7 @@ from tested_transformer.generation.generate import Generated
 from tested_transformer.generation.masked_state import MaskedCausalState
 from tested_transformer.generation.sampling import Sampling
 from tested_transformer.homework.assignments import assignment
+from tested_transformer.homework.handout import Handout, Question
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
@@ -43,13 +47,14 @@ from tested_transformer.layers.cache import (
     LayerCache,
     WindowCache,
 )
-from tested_transformer.layers.config import BlockConfig
+from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
+from tested_transformer.models.bert import BertConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
 from tested_transformer.models.recurrent import (
@@ -58,6 +63,8 @@ from tested_transformer.models.recurrent import (
     RecurrentTranslator,
 )
 from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
+from tested_transformer.models.whisper import Whisper, WhisperConfig
 from tested_transformer.plotting.interactive import (
     NumberPicture,
     NumberTranslation,
@@ -72,6 +79,7 @@ from tested_transformer.positions.scaled_rotary import (
     LinearScaling,
     Llama3Scaling,
     ScaledRotaryPositions,
+    YarnScaling,
 )
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
@@ -101,6 +109,18 @@ def small_gpt() -> LanguageModel:
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "max_length": 9}
     kind = {"norm_placement": "pre", "positions": "learned", "scale_embedding": False}
     return LanguageModel(LanguageModelConfig(11, **sizes, **kind, pad_id=None))
+
+
+def small_vit_config() -> VisionTransformerConfig:
+    """A Vision Transformer that is made at once, for images of 2 x 4 pixels."""
+    sizes = {"num_channels": 4, "d_model": 8, "num_heads": 2, "num_layers": 1}
+    return VisionTransformerConfig((2, 4), (2, 2), **sizes, pooler=True)
+
+
+def small_whisper_config() -> WhisperConfig:
+    """A Whisper that is made at once, for four frames of four bands."""
+    sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    return WhisperConfig(11, num_mels=4, num_positions=2, max_length=9, **sizes)
 
 
 def pretrained_folder() -> Path:
@@ -178,6 +198,13 @@ def fed(state: DecodingState) -> DecodingState:
     return state
 
 
+def tokenizer_folder() -> Path:
+    """A folder with a tokenizer.json."""
+    place = folder()
+    data_subwords().tokenizer.save(str(place / "tokenizer.json"))
+    return place
+
+
 def data_subwords() -> Subwords:
     """Byte-pair encoding of a few words."""
     return Subwords.train([["neun"], ["neunzig"]], size=9)
@@ -208,9 +235,14 @@ GPU_RECORD = {
 IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
 OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
+    EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
+    VisionTransformerConfig: small_vit_config,
+    VisionTransformer: lambda: VisionTransformer(small_vit_config()),
+    WhisperConfig: small_whisper_config,
+    Whisper: lambda: Whisper(small_whisper_config()),
     Transformer: lambda: Transformer(small_config()),
     LanguageModel: small_language_model,
     DecodingState: lambda: CausalState(small_language_model()),
@@ -224,11 +256,16 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     roofline.Device: lambda: next(iter(roofline.DEVICES.values())),
     Tokenizer: lambda: data_subwords().tokenizer,
     Subwords: data_subwords,
+    ByteBPE: lambda: ByteBPE([("a", "b")]),
+    WordPiece: lambda: WordPiece(["[UNK]", "a", "##b"]),
     LinearScaling: lambda: LinearScaling(2.0),
     Llama3Scaling: lambda: Llama3Scaling(2.0, 1.0, 4.0, 8),
+    YarnScaling: lambda: YarnScaling(2.0, 8),
     ScaledRotaryPositions: lambda: ScaledRotaryPositions(4, LinearScaling(2.0)),
     MaskedCausalState: lambda: fed(MaskedCausalState(small_gpt(), visible(2, 1))),
     KeyValueCache: filled_cache,
+    Handout: Handout,
+    Question: Question,
     WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
     LayerCache: lambda: LayerCache(KeyValueCache()),
@@ -239,6 +276,9 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     RecurrentCache: filled_recurrent_cache,
     CausalState: lambda: fed(CausalState(small_language_model())),
     Seq2SeqState: lambda: fed(Seq2SeqState(Transformer(small_config()), IDS)),
+    BertConfig: lambda: BertConfig(11, d_model=8, num_heads=2, num_layers=2, max_length=9),
+    nn.ModuleList: lambda: nn.ModuleList([nn.Linear(8, 8)]),
+    torch.Generator: lambda: torch.Generator().manual_seed(0),
     Stack: lambda: Stack([DecoderLayer(small_config())]),
     ResiDualStack: lambda: ResiDualStack([DecoderLayer(small_config(norm_placement="resi_dual"))]),
     Partial: lambda: partial_softmax(torch.rand(2, 3, 5), torch.rand(2, 5, 6)),
@@ -378,6 +418,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     "Transformer.decode.memory_mask": lambda: visible(2, 1, 1, 5),
     "relative_attention.mask": lambda: visible(3, 5),
     "LanguageModelConfig.norm": lambda: "rms",
+    "interpolate_positions.grid": lambda: (1, 2),
+    "log_mel.length": lambda: 480,
+    "audio_frames.audio": lambda: torch.rand(300),
+    "power_spectrum.audio": lambda: torch.rand(300),
     "DecoderCache.extend.real": lambda: visible(2, 1),
     "Stack.forward.caches": lambda: [LayerCache(KeyValueCache())],
     "Stack.forward.norm": lambda: LayerNorm(8),
@@ -386,11 +430,17 @@ VALUES: dict[str, Callable[[], Any]] = {
     "read_pairs.path": pairs_file,
     "read_pairs.separator": lambda: "\t",
     "Subwords.train.size": lambda: 30,
+    "ByteBPE.merges": lambda: [("a", "b")],
+    "ByteBPE.train.size": lambda: 260,
+    "WordPiece.vocabulary": lambda: ["[UNK]", "a", "##b"],
+    "WordPiece.train.size": lambda: 60,
+    "load_tokenizer.folder": tokenizer_folder,
     "load_checkpoint.folder": checkpoint_folder,
     "load_trained.folder": trained_folder,
     "from_pretrained.folder": pretrained_folder,
     "save_pretrained.model": small_gpt,
     "Llama3Scaling.high_freq_factor": lambda: 4.0,
+    "YarnScaling.fast_turns": lambda: 32.0,
     "Recipe.patience": lambda: None,
     "batches": lambda: [data.make_batch(PAIRS, vocabulary(), vocabulary())],
     "describe_mask.mask": lambda: visible(3, 5),
@@ -441,6 +491,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "bands": dict,
     "colors": dict,
     "heights": lambda: [1.0, 2.0],
+    "Question.lines": lambda: Counter(a=1),
     "Setting.labels": lambda: ("a", "b"),
     "Setting.start": lambda: 1,
     "translation": number_translation,

@@ -317,7 +317,12 @@ def _link_entries(app, doctree):
 
 
 def setup(app):
-    """Register the steps."""
+    """Register the steps.
+
+    All modules are imported first: some make a configuration, and autodoc later writes the annotations
+    of its bases into a class as strings, whose names the class's own module need not have.
+    """
+    public_names()
     app.connect("doctree-read", note_uses)
     app.connect("doctree-read", name_entries)
     app.connect("doctree-resolved", link, priority=600)

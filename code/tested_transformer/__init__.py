@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 # that `attention` needs neither matplotlib nor the Specs.
 PUBLIC = {
     "functional.attention": "attention",
+    "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
         "padding_mask_from_tokens prefix_mask window_mask"
@@ -29,12 +30,13 @@ PUBLIC = {
         "relative_attention relative_distances RelativeAttention RelativePositions"
     ),
     "positions.rotary": "apply_rotary RotaryPositions",
-    "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions",
+    "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.head_by_head": "HeadByHead",
+    "layers.latent_attention": "LatentAttention",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.qk_norm": "QKNormAttention",
@@ -49,12 +51,21 @@ PUBLIC = {
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
+    "models.bert": "Bert BertConfig",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
+    "models.vit": (
+        "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
+    ),
+    "models.whisper": "audio_positions AudioStem Whisper WhisperConfig",
+    "data.log_mel": "log_mel mel_filters",
+    "data.byte_bpe": "ByteBPE",
     "data.number_words": "english_words german_words",
     "data.subwords": "Subwords",
+    "data.tokenizer_file": "encode_batch load_tokenizer",
     "data.vocabulary": "Vocabulary",
+    "data.word_piece": "WordPiece",
     "training.checkpoint": "load_checkpoint load_trained save_checkpoint save_trained",
-    "training.losses": "cross_entropy token_accuracy",
+    "training.losses": "cross_entropy next_token_loss token_accuracy",
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",

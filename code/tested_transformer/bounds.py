@@ -109,6 +109,14 @@ def is_device(value: Any) -> bool:
 Device = Annotated[torch.device | str, Where('a device of this machine, such as "cpu"', is_device)]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can encode a string: lone surrogates are no characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+Unicode = Annotated[str, Where("text without lone surrogates", is_unicode)]
+
+
 # --- Types ----------------------------------------------------------------------------------------
 
 

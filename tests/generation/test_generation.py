@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
-from hf_copies import from_hf, small_hf
+from hf_copies import loaded, small_hf
 from tested_transformer.analysis.translation import translate
 from tested_transformer.data import EOS, Vocabulary, pad
 from tested_transformer.generation.beam_search import beam_search
@@ -200,7 +200,7 @@ def twins(kind, seed):
                 parameter.mul_(2.0)  # sharper choices, sentences of different lengths
         theirs.final_logits_bias[:, HF_PAD] = -1e4
     rows = [torch.randint(3, 17, (length,)).tolist() for length in (6, 3, 1, 5)]
-    return theirs, from_hf(theirs), pad(rows, value=HF_PAD)
+    return theirs, loaded(theirs, HF_PAD), pad(rows, value=HF_PAD)
 
 
 def hf_generate(theirs, source, **options):

@@ -60,9 +60,11 @@ def filled(released: dict, answers: dict[str, str]) -> dict:
 def with_code(released: dict, code: str) -> dict:
     """The students' notebook with a code in the cell of the function that it defines, or at the end.
 
-    A line "# cell: ID" names another cell.
+    A line "# cell: ID" names another cell; a line "# next cell" begins one more at the end.
     """
     notebook = copy.deepcopy(released)
+    code, *others = code.split("# next cell\n")
+    notebook["cells"] += [_code_cell(text) for text in others]
     chosen = re.search(r"^# cell: (\S+)$", code, re.MULTILINE)
     names = re.findall(r"^(?:def )?(\w+)(?: = |\()", code, re.MULTILINE)
     for cell in notebook["cells"]:
@@ -72,9 +74,13 @@ def with_code(released: dict, code: str) -> dict:
         if known or (chosen and chosen[1] == marked.get("grade_id")):
             cell["source"] = code
             return notebook
-    last = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    notebook["cells"].append({**last, "id": "added", "source": code})
+    notebook["cells"].append(_code_cell(code))
     return notebook
+
+
+def _code_cell(code: str) -> dict:
+    last = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    return {**last, "id": "added", "source": code}
 
 
 def stored() -> dict[str, tuple[str, Expected]]:

@@ -68,7 +68,7 @@ cells = st.fixed_dictionaries(
 def is_sound(source: Source):
     """A flag with a sentence or neither; code that Python takes; text that can be written."""
     assert bool(source.flag) == bool(source.sentence)
-    assert bool(source.code) == (source.flag in ("", "encoding"))
+    assert bool(source.code) == (source.flag in ("", "encoding", "damaged"))
     compile(source.code, "code", "exec", dont_inherit=True)
     statements = ast.parse(source.code).body
     assert all(is_definition(node) for node in statements)

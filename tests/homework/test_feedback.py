@@ -194,13 +194,13 @@ def test_a_student_reads_why_a_point_was_lost():
 
 def test_a_hunter_learns_how_many_and_one_symptom_but_no_name():
     text = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: TWO_CAUGHT})))
-    assert "Your test caught 2 of 3 wrong implementations. One that got away: Rows sum" in text
+    assert "Your test caught 2 of 3 wrong implementations. One that it missed: Rows sum" in text
     for mutant in MUTANTS:
         assert mutant.name not in text
     refused = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: REFUSED})))
     assert "A right implementation was refused. Got AssertionError: off by 1e-17" in refused
     assert "until then it brings no points" in refused
-    assert "One that got away" not in refused
+    assert "One that it missed" not in refused
     assert "2 of 3 caught" not in refused
 
 
@@ -458,7 +458,7 @@ def test_the_summary_counts():
     assert f"{ROWS} 1.33 / 4 1 2 0 0 1 1 1" in text
     assert f"{TEMPERATURE} 1.33 / 2 4 0 0 1 0 0 1" in text
     assert "softmax over the queries hw09.softmax_of_rows The softmax runs" in text
-    assert "dim=-2 in place of dim=-1. 2 Wrong in another way: 0." in text
+    assert "dim=-2 in place of dim=-1. 2 Wrong answers that match no known mistake: 0." in text
     assert f"mask after the softmax hw09.hunt {MUTANTS[1].symptom} 2 of 4" in text
     assert "new flag 1: s06/hw09" in text
     assert f"{ROWS}: by hand {OF_PART['by hand']} 1: s03" in text
@@ -486,7 +486,7 @@ def test_the_most_frequent_mistake_comes_first():
     wrong = [replace(WRONG_AXIS, mistake=name, cause="") for name in names]
     made = [marks(f"s{n}", parts={**RIGHT, ROWS: part}) for n, part in enumerate(wrong)]
     text = seen(class_summary(ASSIGNMENT, made))
-    assert f"c {ROWS} 3 a {ROWS} 2 b {ROWS} 2 Wrong in another way: 1." in text
+    assert f"c {ROWS} 3 a {ROWS} 2 b {ROWS} 2 Wrong answers that match no known mistake: 1." in text
 
 
 def test_before_anything_is_marked_by_hand_the_histogram_ends_at_the_code():

@@ -55,6 +55,13 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
     for cell in bare["cells"]:
         cell["metadata"] = {}
     few = {**perfect, "cells": [c for c in perfect["cells"] if c["cell_type"] == "code"][::-1]}
+    one = dump(filled(released, {"count-pairs": solved["count-pairs"]}))
+    counted = Expected(
+        {"hw03.count_pairs": FULL["hw03.count_pairs"]}, {"hw03.count_pairs": "right"}
+    )
+    for task in ("hw03.chunk_mask", "hw03.buffer_attention", "hw03.hunt"):
+        counted.verdicts[task] = "not found"
+    counted.flags = {"": {"damaged"}}
     foreign = filled(released, {"count-pairs": "# für\n" + solved["count-pairs"]})
     only = Expected(
         {"hw03.count_pairs": FULL["hw03.count_pairs"]},
@@ -73,10 +80,35 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
         "no metadata.ipynb": (dump(bare), everything()),
         "deleted cells.ipynb": (dump(few), everything()),
         "latin-1.ipynb": (dump(foreign, "latin-1"), only),
+        "cut short.ipynb": (one[: one.index(b"chunk_mask")], counted),
+        "answers below.ipynb": (dump(answered(released)), Expected()),
+        "answers below, no metadata.ipynb": (
+            dump({"cells": [{**cell, "metadata": {}} for cell in answered(released)["cells"]]}),
+            Expected(),
+        ),
         "empty.ipynb": (b"", nothing["empty"]),
         "a list.ipynb": (b"[1, 2, 3]", nothing["not a notebook"]),
         "a picture.ipynb": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), nothing["not a notebook"]),
     }
+
+
+def answered(released: dict) -> dict:
+    """The notebook with the answers in words below their placeholders: in new cells of three kinds."""
+    new = {
+        part.name: {"cell_type": kind, "metadata": {}, "source": text, "outputs": []}
+        for part, kind, text in zip(
+            HOMEWORK.written,
+            ("markdown", "raw", "code"),
+            ("Mine.", "Mine.", '"""Mine."""'),
+            strict=True,
+        )
+    }
+    cells = []
+    for cell in released["cells"]:
+        cells.append(cell)
+        if (name := cell["metadata"].get("nbgrader", {}).get("grade_id")) in new:
+            cells.append(new[name])
+    return {**released, "cells": cells}
 
 
 def dump(notebook: dict, encoding: str = "utf-8") -> bytes:
@@ -142,12 +174,13 @@ def graded(batch):
 
 NAMES = [*(f"export/{name}" for name in (*stored(), *mistaken(NAME))),
          *(f"export/{name}" for name in ("perfect", "half right", "blank", "no metadata", "latin-1",
-           "late/Homework 3 FINAL (2)", "deleted cells", "empty", "a list", "a picture"))]  # fmt: skip
+           "late/Homework 3 FINAL (2)", "deleted cells", "empty", "a list", "a picture", "cut short", "answers below",
+           "answers below, no metadata"))]  # fmt: skip
 
 
 @needs_jail
 def test_there_are_enough_and_all_were_marked(batch, graded):
-    assert len(stored()) >= 30
+    assert len(stored()) >= 70
     assert set(NAMES) == set(batch[1]) == set(graded[1])
 
 
@@ -193,6 +226,8 @@ def test_the_table_says_the_same(graded):
 def test_answers_in_words_are_those_that_were_written(graded):
     _, marks, _ = graded
     assert marks["export/blank"].written == {}
+    for name in ("export/answers below", "export/answers below, no metadata"):
+        assert marks[name].written == {part.name: "Mine." for part in HOMEWORK.written}
     assert set(marks["export/perfect"].written) == {part.name for part in HOMEWORK.written}
     assert marks["export/blank"].experiments == {}
     (experiment,) = (part.name for part in HOMEWORK.written if part.kind == "experiment")

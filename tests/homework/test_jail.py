@@ -205,7 +205,7 @@ READ_ONLY, NOTHING, NO = "Read-only file system", "No such file", "not permitted
 NEW_PROCESS = 17  # SIGCHLD: clone as fork does
 REFUSALS = [  # the attack, what it is given, the exception or flag, a word of the message
     ("connect", "PORT", "ConnectionRefusedError", "refused"),
-    ("resolve", "example.org", "StudentError", "gaierror"),
+    ("resolve", "example.org", "gaierror", "Errno"),
     ("connect_out", "192.0.2.1", "OSError", "Network is unreachable"),
     ("abstract_socket", "SOCKET", "ConnectionRefusedError", "refused"),
     ("look", "HOME", "FileNotFoundError", NOTHING),

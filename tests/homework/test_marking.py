@@ -345,7 +345,9 @@ def test_marks_survive_their_file():
 
 def test_git_passes_over_every_file_that_the_page_names():
     names = set(
-        re.findall(r"(?:\bgrade|--out|--manual) ([\w/.]+)", PAGE.read_text(encoding="utf-8"))
+        re.findall(
+            r"(?:homework grade|/grade|--out|--manual) ([\w/.]+)", PAGE.read_text(encoding="utf-8")
+        )
     )
     assert {"class.zip", "marks03", "points.csv", "homework/gradebook.db"} <= names
     if shutil.which("git") is None or not (ROOT / ".git").exists():

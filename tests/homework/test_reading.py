@@ -333,7 +333,7 @@ BAD_FILES = {
     "picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a notebook"),
     "zip": (zipped({"hw1.ipynb": GOOD}), "not a notebook"),
     "a mark alone": (b"\xef\xbb\xbf", "not a notebook"),
-    "half of it": (GOOD[:-5], "not a notebook"),
+    "half of it": (GOOD[: len(GOOD) // 2], "not a notebook"),
     "list": (b"[1, 2]", "not a notebook"),
     "number": (b"1", "not a notebook"),
     "long number": (b"9" * 5000, "not a notebook"),
@@ -344,11 +344,30 @@ BAD_FILES = {
     "deep": (b"[" * 100_000, "not a notebook"),
     "deep inside": (b'{"cells": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "not a notebook"),
     "large": (b" " * MAX_NOTEBOOK + GOOD, "too large"),
-    "much code": (notebook(*code("a = 1\n" * 50_000, "b = 1\n" * 50_000)), "too large"),
+    "much code": (notebook(*code("a = 1\n" * 90_000, "b = 1\n" * 90_000)), "no code"),
     "no cells": (notebook(), "no code"),
     "deleted cells": (notebook(markdown("# Task 1")), "no code"),
     "nothing defined": (notebook(*code("print(1)")), "no code"),
 }
+
+
+def test_of_a_damaged_notebook_what_stands_above_the_damage_is_read():
+    data = notebook(*code("def f(x):\n    return x", "def g(x):\n    return x"))
+    for at in (data.index(b"def g"), data.index(b"def g") + 3):
+        source = read_notebook(data[:at])
+        assert set(run(source)) >= {"f"}
+        assert source.flag == "damaged"
+        assert source.sentence.endswith("above the damage was read, 1 cell.")
+    assert read_notebook(data[:-2]).flag == "damaged"
+    assert read_notebook(data[: data.index(b"def f")]).flag == "not a notebook"
+
+
+def test_of_more_code_than_is_read_the_largest_cells_are_left_out_and_named():
+    source = read("a = 1\n" * 50_000, "def f(x):\n    return x", "b = 1\n" * 60_000)
+    assert set(run(source)) >= {"a", "f"}
+    (problem,) = source.problems
+    assert problem.cell == 3
+    assert "it holds 360 kB of code, and of a notebook 500 kB are read" in problem.message
 
 
 @pytest.mark.parametrize(("data", "flag"), BAD_FILES.values(), ids=BAD_FILES)

@@ -305,14 +305,13 @@ def test_an_exception_arrives_with_its_kind(student, kind):
 ])  # fmt: skip
 def test_an_exception_that_is_not_known_here_is_named(student, which, text):
     came, said = outcome(student, "stop", which)
-    assert came == "StudentError"
-    assert said.startswith(text)
+    assert f"{came}: {said}".startswith(text)
 
 
 def test_a_long_message_is_cut_and_on_one_line(student):
     came, text = outcome(student, "stop", "long")
-    assert came == "StudentError"
-    assert text.startswith("Long: line line")
+    assert came == "Long"
+    assert text.startswith("line line")
     assert len(text) < 400
     assert issubclass(StudentError, Exception)  # the judge reports it
 
@@ -329,9 +328,9 @@ def test_a_function_that_is_not_there_is_named(student, name):
 
 
 GIVEN = {
-    "nothing": None, "dots": None, "number": 1.5, "text": "ok", "array": torch.arange(3),
-    "NumPy's number": torch.tensor(2.0), "0-d array": torch.tensor(True),
-    "nested": [(torch.arange(3.0), 1), torch.zeros(1, dtype=torch.float64)],
+    "nothing": None, "dots": None, "number": 1.5, "text": "ok", "array": np.arange(3),
+    "NumPy's number": np.array(2.0, np.float32), "0-d array": np.array(True),
+    "nested": [(torch.arange(3.0), 1), np.zeros(1)],
     "dict": {"a": torch.arange(3.0)}, "strided": torch.tensor([0.0, 2.0]),
     "leaf": torch.arange(3.0), "parameter": torch.arange(3.0), "subclass": torch.arange(3.0),
 }  # fmt: skip
@@ -347,7 +346,7 @@ def test_what_is_given_back_arrives(student, which):
     ("everything", "a Everything"), ("class", "a type"), ("set", "a set"), ("meta", "on meta"),
     ("sparse", "sparse"), ("huge number", "a int"), ("uint16", "a uint16"),
     ("keys that are numbers", "a dict"), ("function", "a function"),
-    ("stubborn", "raises SystemExit"), ("objects", "numpy.object_"), ("strings", "numpy.str_"),
+    ("stubborn", "raises SystemExit"), ("objects", "NumPy array of object"), ("strings", "NumPy array of <U"),
 ])  # fmt: skip
 def test_what_is_no_tensor_is_an_exception_and_a_flag(student, which, word):
     came, text = outcome(student, "give", which)
@@ -410,7 +409,7 @@ def test_a_large_argument_is_refused_before_the_call(student, attack):
 
 def test_an_argument_that_can_not_be_sent_is_an_exception(student, implementation):
     came, text = outcome(student, "hunt", implementation, "unsendable")
-    assert (came, text) == ("StudentError", "NotSendable: a function")
+    assert (came, text) == ("NotSendable", "a function")
 
 
 # ----------------------------------------------------------------------- forbidden, and not there

@@ -37,6 +37,8 @@ def assert_same(a, b):
     if isinstance(a, torch.Tensor):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         assert bits(a) == bits(b)
+    elif isinstance(a, np.ndarray):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     elif isinstance(a, (list, tuple)):
         assert len(a) == len(b)
         for one, other in zip(a, b, strict=True):
@@ -87,6 +89,11 @@ values = st.recursive(
     ),
     max_leaves=6,
 )  # fmt: skip
+
+
+@given(npst.arrays(st.sampled_from(sorted(wire.ARRAYS)), shapes))
+def test_an_array_of_numpys_comes_back_as_one(array):
+    assert_same(sent(array), array)
 
 
 @given(values)
@@ -159,7 +166,7 @@ def _knot():
 
 
 @pytest.mark.parametrize("value", [
-    object(), {1, 2}, b"bytes", 1j, {1: 2}, np.float64(1.0), np.zeros(2), range(3), torch.Size([1]),
+    object(), {1, 2}, b"bytes", 1j, {1: 2}, np.float64(1.0), np.array(["a"]), range(3), torch.Size([1]),
     [1, (object(),)], torch.zeros(2, device="meta"), torch.zeros(2).to_sparse(), _knot(), 10**5000,
     torch.zeros(2, dtype=torch.uint16), torch.float32,
 ], ids=lambda value: type(value).__name__)  # fmt: skip

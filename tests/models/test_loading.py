@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from hf_copies import PAD, loaded
+from hf_copies import PAD, assert_comes_back, assert_equal, loaded
 from same_numbers import assert_float32_same, assert_same_numbers, in_dtype, shake
 from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
@@ -26,15 +26,15 @@ from tested_transformer.models.loading import (
     from_pretrained,
     save_pretrained,
 )
-from tested_transformer.positions.scaled_rotary import Llama3Scaling
+from tested_transformer.positions.scaled_rotary import Llama3Scaling, YarnScaling
 from tested_transformer.specs.contract import contract
 
 CLASSES = {
-    "gpt2": (hf.GPT2Config, hf.GPT2LMHeadModel),
-    "openai-gpt": (hf.OpenAIGPTConfig, hf.OpenAIGPTLMHeadModel),
-    "llama": (hf.LlamaConfig, hf.LlamaForCausalLM),
-    "mistral": (hf.MistralConfig, hf.MistralForCausalLM),
-    "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM),
+    "gpt2": (hf.GPT2Config, hf.GPT2LMHeadModel, hf.GPT2Model),
+    "openai-gpt": (hf.OpenAIGPTConfig, hf.OpenAIGPTLMHeadModel, hf.OpenAIGPTModel),
+    "llama": (hf.LlamaConfig, hf.LlamaForCausalLM, hf.LlamaModel),
+    "mistral": (hf.MistralConfig, hf.MistralForCausalLM, hf.MistralModel),
+    "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, hf.Qwen3Model),
 }
 GPT = {
     "vocab_size": 17, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 3,
@@ -52,6 +52,10 @@ STRETCHED = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 30,
 }  # fmt: skip
+STRETCHED_BY_YARN = {
+    "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.2,
+    "original_max_position_embeddings": 30,
+}  # fmt: skip
 VARIANTS = {
     "gpt2": [
         {},
@@ -60,8 +64,14 @@ VARIANTS = {
         {"activation_function": "relu", "n_embd": 10, "n_head": 1},
         {"activation_function": "silu"},
         {"activation_function": "gelu_pytorch_tanh", "pad_token_id": None},
+        {"head": False, "n_inner": 20},
     ],
-    "openai-gpt": [{}, {"afn": "relu", "layer_norm_epsilon": 1e-2}, {"afn": "silu"}],
+    "openai-gpt": [
+        {},
+        {"afn": "relu", "layer_norm_epsilon": 1e-2},
+        {"afn": "silu"},
+        {"head": False},
+    ],
     "llama": [
         {},
         {"num_key_value_heads": None, "head_dim": None, "tie_word_embeddings": True},
@@ -71,13 +81,28 @@ VARIANTS = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
         {"rope_parameters": STRETCHED},
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 70.0, "factor": 4.0}},
+        {"rope_parameters": STRETCHED_BY_YARN},
+        {
+            "rope_parameters": {
+                n: STRETCHED_BY_YARN[n] for n in ("rope_type", "rope_theta", "factor")
+            }
+        },
+        {"head": False},
     ],
-    "mistral": [{}, {"sliding_window": 4}, {"sliding_window": None, "head_dim": 4}],
+    "mistral": [
+        {},
+        {"sliding_window": 4},
+        {"sliding_window": None, "head_dim": 4},
+        {"rope_parameters": STRETCHED_BY_YARN | {"attention_factor": 1.5, "truncate": False}},
+        {"head": False, "sliding_window": 4},
+    ],
     "qwen3": [
         {},
         {"attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-2},
         {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
         {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 3},
+        {"rope_parameters": STRETCHED_BY_YARN},
+        {"head": False, "tie_word_embeddings": True},
     ],
 }
 EACH = pytest.mark.parametrize("kind", CLASSES)
@@ -86,9 +111,9 @@ EVERY = pytest.mark.parametrize(
 )
 
 
-def small(kind, seed=0, attention="eager", **changes):
+def small(kind, seed=0, attention="eager", *, head=True, **changes):
     """A model of the family with random weights, all sizes different."""
-    config, model = CLASSES[kind]
+    config, model = CLASSES[kind][0], CLASSES[kind][1 if head else 2]
     options = (GPT if kind in ("gpt2", "openai-gpt") else LLAMA) | changes
     return shake(model(config(**options, attn_implementation=attention)), seed).eval()
 
@@ -121,7 +146,7 @@ def assert_agree(theirs, ids, mask, positions=None):
         else:
             options = {} if kind_of(theirs) == "openai-gpt" else {"use_cache": False}
             given = None if mask is None else mask.long()
-            logits = twin(ids, attention_mask=given, position_ids=positions, **options).logits
+            logits = twin(ids, attention_mask=given, position_ids=positions, **options)[0]
         logits = logits[real]
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
         (logits * noise.to(dtype)).sum().backward()
@@ -129,6 +154,8 @@ def assert_agree(theirs, ids, mask, positions=None):
         gradients = {name: each.grad for name, each in parameters}
         if module is ours:
             gradients = {w.name: w.to_disk(gradients) for w in family.weights(twin)}
+        elif not hasattr(theirs, "lm_head"):
+            gradients = {family.base + name: each for name, each in gradients.items()}
         elif theirs.config.tie_word_embeddings:
             del gradients["lm_head.weight"]
         return {"logits": [logits], "gradients": [gradients[name] for name in sorted(gradients)]}
@@ -259,41 +286,21 @@ def test_the_contract_is_kept(kind):
 
 @EVERY
 def test_what_comes_back_is_what_went(kind, changes, tmp_path):
-    """Theirs, ours, theirs and ours again: every weight and every option."""
-    theirs = small(kind, 8, **changes)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = from_pretrained(tmp_path / "theirs")
-    save_pretrained(ours, tmp_path / "ours")
-    back, report = CLASSES[kind][1].from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(report.values()), report
-    assert_equal(back.state_dict(), theirs.state_dict())
-    assert options_of(back) == options_of(theirs)
-    again = from_pretrained(tmp_path / "ours")
-    assert again.config == ours.config
-    assert_equal(again.state_dict(), ours.state_dict())
-
-
-def assert_equal(mine, yours):
-    """Every number of two models, bit by bit."""
-    assert all(torch.equal(mine[name], yours[name]) for name in mine | yours)
-
-
-def options_of(theirs):
-    """Their configuration, without where it came from."""
-    config = theirs.config.to_dict()
-    return {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
+    assert_comes_back(small(kind, 8, **changes), tmp_path)
 
 
 @EACH
-def test_a_model_of_ones_own_goes_to_transformers(kind, tmp_path):
+@pytest.mark.parametrize("head", [True, False])
+def test_a_model_of_ones_own_goes_to_transformers(kind, head, tmp_path):
     """One that was never loaded: its configuration alone says which family it is."""
-    config = replace(loaded(small(kind)).config, dropout=0.1)
+    config = replace(loaded(small(kind, head=head)).config, dropout=0.1)
     if kind in ("mistral", "qwen3"):
         config = replace(config, window=3)
     ours = shake(LanguageModel(config), 9).eval()
     save_pretrained(ours, tmp_path)
-    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert type(theirs) is CLASSES[kind][1]
+    classes = (hf.AutoModelForCausalLM, 1) if head else (hf.AutoModel, 2)
+    theirs = classes[0].from_pretrained(tmp_path).eval()
+    assert type(theirs) is CLASSES[kind][classes[1]]
     ids, mask = texts(9, "left")
 
     def run(dtype, module):
@@ -301,10 +308,40 @@ def test_a_model_of_ones_own_goes_to_transformers(kind, tmp_path):
 
     def run_theirs(dtype):
         twin = in_dtype(theirs, dtype)
-        return {"logits": [twin(ids, attention_mask=mask.long()).logits[mask]]}
+        return {"logits": [twin(ids, attention_mask=mask.long())[0][mask]]}
 
     assert_float32_same(lambda dtype: run(dtype, ours), run_theirs)
     assert from_pretrained(tmp_path).config == replace(config, dropout=0.0)
+
+
+@EACH
+def test_a_model_without_a_head(kind, tmp_path):
+    """The same hidden states from a file of the whole model; no output layer, nothing to generate."""
+    whole = small(kind, 13)
+    whole.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["architectures"] = [CLASSES[kind][2].__name__]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    if not whole.config.tie_word_embeddings:
+        with pytest.raises(ValueError, match=r"got lm_head\.weight left over"):
+            from_pretrained(tmp_path)
+        whole = small(kind, 13, tie_word_embeddings=True)
+        whole.save_pretrained(tmp_path)
+        path.write_text(json.dumps(config | {"tie_word_embeddings": True}), encoding="utf-8")
+    ours = from_pretrained(tmp_path)
+    assert ours.output is None
+    assert not ours.config.head
+    with torch.no_grad():
+        logits = ours(PROMPTS) @ ours.embedding.table.weight.T
+        torch.testing.assert_close(logits, loaded(whole)(PROMPTS))
+    with pytest.raises(ValueError, match="model: expected a model with an output layer"):
+        MaskedCausalState(ours, PROMPTS != PAD)
+    report = contract(ours)
+    assert report, report
+    outcomes = {each.name: each.outcome for each in report.results}
+    assert outcomes["greedy generation is argmax"] == "does not apply"
+    assert outcomes["cached = uncached, with padding"] == "holds"
 
 
 @EACH
@@ -374,7 +411,7 @@ def test_older_files(tmp_path):
         other = older | {"lm_head.weight": table + 1}
         save_file(other, place / "model.safetensors")
         with pytest.raises(
-            ValueError, match="lm_head.weight: expected the embedding matrix, by tie"
+            ValueError, match="lm_head.weight: expected .* once more, to which config.json ties it"
         ):
             from_pretrained(place)
 
@@ -434,6 +471,17 @@ REAL = {
         },
         8_030_261_248,
     ),
+    "yarn-llama-2-7b-128k": (
+        OF_LLAMA | {
+            "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 131072,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+            "rms_norm_eps": 1e-05, "vocab_size": 32000, "rope_scaling": {
+                "factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn",
+                "finetuned": True,
+            },
+        },
+        6_738_415_616,
+    ),
     "mistral-7b": (
         {
             "architectures": ["MistralForCausalLM"], "model_type": "mistral", "bos_token_id": 1,
@@ -479,8 +527,11 @@ def test_real_configurations_are_read_whole(name, tmp_path):
     if "rotary" in ours.config.positions:
         assert ours.config.rotary_base == twin.config.rope_parameters["rope_theta"]
         assert ours.config.window == getattr(twin.config, "sliding_window", None)
-    scaling = Llama3Scaling(8.0, 1.0, 4.0, 8192) if name == "llama-3.1-8b" else None
-    assert ours.config.rotary_scaling == scaling
+    scalings = {
+        "llama-3.1-8b": Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        "yarn-llama-2-7b-128k": YarnScaling(32.0, 4096),
+    }
+    assert ours.config.rotary_scaling == scalings.get(name)
 
 
 @EACH
@@ -518,7 +569,7 @@ def folder(tmp_path):
     return make
 
 
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 
 
@@ -529,14 +580,14 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
         (
             "gpt2",
             {"model_type": "gptj"},
-            'model_type: expected one of "gpt2", .*"qwen3".*, got .gptj',
+            'model_type: expected one of .*"gpt2", .*"qwen3".*, got .gptj',
         ),
         ("gpt2", {"model_type": None}, "model_type: expected one of .*, got None"),
         ("gpt2", {"model_type": ["gpt2"]}, r"model_type: expected one of .*, got \['gpt2'\]"),
         (
             "gpt2",
-            {"architectures": ["GPT2Model"]},
-            r"architectures: .*\['GPT2LMHeadModel'\], got \['GPT2Model",
+            {"architectures": ["GPT2ForSequenceClassification"]},
+            r"architectures: .*\['GPT2LMHeadModel'\], .*\['GPT2Model'\], got \['GPT2ForSeq",
         ),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights: expected True, got False"),
         (
@@ -561,7 +612,21 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
         ("gpt2", {"n_head": 5}, "num_heads: expected a number that divides d_model = 12, got 5"),
         ("openai-gpt", {"afn": "gelu_new"}, "afn: expected one of .*, got 'gelu_new'"),
         ("llama", {"hidden_act": "gelu"}, 'hidden_act: expected "silu" or "swish", got .gelu'),
-        ("llama", {"rope_parameters": YARN}, 'rope_parameters: .*"linear" or "llama3", got .*yarn'),
+        (
+            "llama",
+            {"rope_parameters": DYNAMIC},
+            'rope_parameters: .*"linear", "llama3" or "yarn", got .*dynamic',
+        ),
+        (
+            "qwen3",
+            {"rope_parameters": STRETCHED_BY_YARN | {"mscale": 0.7}},
+            "rope_parameters: expected factor, orig.*, truncate with rope_type 'yarn', got .*mscale",
+        ),
+        (
+            "mistral",
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+            "rope_parameters: expected factor, .* with rope_type 'yarn'",
+        ),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: .*dynamic"),
         (
             "llama",
@@ -619,12 +684,12 @@ FIRST = "transformer.h.0.ln_1.weight"
     [
         (
             lambda t: t.pop(BIAS),
-            f"folder: expected the weights of GPT2LMHeadModel, got {BIAS} missing",
+            f"folder: expected the weights of GPT2LMHeadModel or GPT2Model, got {BIAS} missing",
         ),
         (lambda t: [t.pop(n) for n in list(t) if ".0." in n], "and 8 more missing"),
         (
             lambda t: t.update(extra=torch.ones(1)),
-            "weights of GPT2LMHeadModel, got extra left over",
+            "weights of GPT2LMHeadModel or GPT2Model, got extra left over",
         ),
         (
             lambda t: t.update({BIAS: torch.ones(35)}),
@@ -652,13 +717,13 @@ def test_a_vocabulary_too_small_and_another_models_config(folder):
         ValueError, match=r"wte.weight: expected shape \(16, 12\), got shape \(17, 12\)"
     ):
         from_pretrained(folder("gpt2", {"vocab_size": 16}))
-    with pytest.raises(ValueError, match=r"GPT2LMHeadModel, got .*missing"):
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel or GPT2Model, got .*missing"):
         from_pretrained(folder("gpt2", {"n_layer": 4}))
-    with pytest.raises(ValueError, match="GPT2LMHeadModel, got .* left over"):
+    with pytest.raises(ValueError, match="GPT2LMHeadModel or GPT2Model, got .* left over"):
         from_pretrained(folder("gpt2", {"n_layer": 2}))
     windows = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
     place = folder("qwen3", {"model_type": "llama", "architectures": None}, left_out=windows)
-    with pytest.raises(ValueError, match="LlamaForCausalLM, got .*k_norm.*left over"):
+    with pytest.raises(ValueError, match="LlamaForCausalLM or .*, got .*k_norm.*left over"):
         from_pretrained(place)
     with pytest.raises(ValueError, match="MistralForCausalLM|LlamaForCausalLM"):
         from_pretrained(folder("llama", {"model_type": "mistral"}))
@@ -712,7 +777,8 @@ def test_a_tensor_in_two_shards(tmp_path):
     first, second = sorted(tmp_path.glob("*.safetensors"))[:2]
     save_file(load_file(first) | load_file(second), second)
     with pytest.raises(
-        ValueError, match="expected the weights of GPT2LMHeadModel, got .* stored twice"
+        ValueError,
+        match="expected the weights of GPT2LMHeadModel or GPT2Model, got .* stored twice",
     ):
         from_pretrained(tmp_path)
 
@@ -810,7 +876,7 @@ def test_folders_that_hold_something_else(folder, tmp_path):
             ValueError, match=r"folder: expected a new or empty folder, or one with con"
         ):
             save_pretrained(ours, path)
-    with pytest.raises(TypeError, match="model: expected a LanguageModel, got Linear"):
+    with pytest.raises(TypeError, match="model: expected a .*LanguageModel.*, got Linear"):
         save_pretrained(torch.nn.Linear(2, 2), other)
 
 

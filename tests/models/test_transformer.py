@@ -591,8 +591,8 @@ SOURCE, TARGET, MEMORY = torch.ones(2, 3).long(), torch.ones(2, 4).long(), torch
         (lambda: MODEL.decode(TARGET, MEMORY, cache=DecoderCache(2)), ValueError, ["cache", "2 layers", "3"]),
         (lambda: MODEL.decode(TARGET, MEMORY, cache=MODEL.new_cache()), ValueError, ["no_grad"]),
         (lambda: Transformer({"d_model": 8}), TypeError, ["config", "dict", "TransformerConfig"]),
-        (lambda: Encoder(8), TypeError, ["config", "int", "TransformerConfig"]),
-        (lambda: Decoder(None), TypeError, ["config", "NoneType", "TransformerConfig"]),
+        (lambda: Encoder(8), TypeError, ["config", "int", "EncoderDecoderConfig"]),
+        (lambda: Decoder(None), TypeError, ["config", "NoneType", "EncoderDecoderConfig"]),
     ],
 )  # fmt: skip
 def test_malformed_calls(call, error, words):

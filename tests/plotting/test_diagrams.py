@@ -28,6 +28,7 @@ from tested_transformer.functional.inputs import AttentionInputs
 from tested_transformer.functional.online_softmax import FULL, MASKED, SKIPPED, tile_kinds
 from tested_transformer.layers.residual import Residual
 from tested_transformer.plotting import diagrams, flash_diagram
+from tested_transformer.plotting.block_diagram import gpt2_and_llama
 from tested_transformer.plotting.diagram import (
     LARGE,
     MARKS,
@@ -104,6 +105,8 @@ MAKERS = {
     "tiles": tiles,
     "uneven tiles": functools.partial(tiles, 20, 26, 6, 8, 3, 2, 3),
     "model": model_diagram,
+    "GPT-2 and Llama": functools.partial(gpt2_and_llama, 4, 2),
+    "GPT-2 and Llama, many heads": functools.partial(gpt2_and_llama, 64, 64),
 }
 COLORS = {
     mode: {name: ON_PAGE[name][i] for name in MARKS} for i, mode in enumerate(("light", "dark"))
@@ -428,6 +431,16 @@ def test_norms_stand_on_the_direct_way_or_beside_it():
     assert words_of(diagrams.norm_places()).count("norm") == 5
 
 
+def test_gpt2_and_llama_are_drawn_alike_and_differ_in_five_lines():
+    said = words_of(gpt2_and_llama(4, 2))
+    pairs = zip(said[: len(said) // 2], said[len(said) // 2 :], strict=True)
+    assert [(ours, theirs) for ours, theirs in pairs if ours != theirs] == [
+        ("GPT-2", "Llama"), ("tokens + positions", "tokens"), ("LayerNorm", "RMSNorm"),
+        ("no rotation", "rotated q and k"), ("4 KV heads", "2 KV heads"), ("LayerNorm", "RMSNorm"),
+        ("GELU", "SwiGLU"), ("LayerNorm", "RMSNorm"), ("biases", "no biases"),
+    ]  # fmt: skip
+
+
 def test_cache_steps_are_those_of_a_cache():
     chunks = [["a", "b", "c"], ["d"], ["e"]]
     kept, seen = KeyValueCache(capacity=4), 0
@@ -574,5 +587,6 @@ def test_chapters_show_each_diagram_with_a_caption_and_a_label():
         "07": ["Post-norm and pre-norm"],
         "09": ["The Transformer"],
         "11": ["The key/value cache, step by step"],
+        "13": ["A block of GPT-2 and a block of Llama"],
         "15": ["The tiles of FlashAttention"],
     }

@@ -1,5 +1,6 @@
 """Rotary positions: against the loops, transformers' Llama, GPT-J, GPT-NeoX and RoFormer, and themselves."""
 
+import copy
 import math
 from dataclasses import replace
 from functools import partial
@@ -291,3 +292,31 @@ def test_malformed_calls(call, error, words):
     with pytest.raises(error) as caught:
         call()
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_kept_angles_follow_the_positions():
+    """The angles of the last call are kept: not for other positions, other ones in the same tensor, or in copies."""
+    scheme, ids = RotaryPositions(4), torch.arange(5)
+    query = torch.randn(2, 3, 5, 4, dtype=torch.float64)
+
+    def rotated(ids, like=query):
+        found, fresh = (each.rotate(like, like, ids) for each in (scheme, RotaryPositions(4)))
+        assert torch.equal(torch.stack(found), torch.stack(fresh))
+        return found[0]
+
+    first = rotated(ids)
+    assert torch.equal(rotated(ids), first)
+    assert rotated(ids, query.float()).dtype == torch.float32
+    assert torch.equal(rotated(ids.clone()), first)
+    assert torch.equal(rotated(ids), first)
+    ids += 1
+    assert not torch.allclose(rotated(ids), first)
+    with torch.inference_mode():
+        own = torch.arange(5)
+        assert torch.equal(rotated(own), first)
+        own += 1
+        assert torch.equal(rotated(own), rotated(ids))
+        rotated(ids)
+    wanted = torch.randn(2, 3, 5, 4, requires_grad=True)
+    scheme.rotate(wanted, wanted, ids)[0].sum().backward()  # no angle from inference mode is kept
+    assert copy.deepcopy(scheme)._kept == (None, None, None)

@@ -50,6 +50,7 @@ def test_no_row_stands_twice(name):
         "method",
         "heads",
         "steps",
+        "lr",
         "seed",
         "order",
     )

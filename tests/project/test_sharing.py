@@ -9,9 +9,11 @@ from sharing import FILES, PARAMETERS, group
 
 TESTS = Path(__file__).resolve().parent.parent
 ONE = """
+import time
 import pytest
 @pytest.mark.parametrize("i", range(8))
 def test_one(i, worker_id):
+    time.sleep(0.3)  # long enough for the other process to come up and take some
     print("process", worker_id, __name__)
 """
 

@@ -107,7 +107,8 @@ def count_parameters(config: TransformerConfig) -> Counts:
     norm = width * (1 + (config.norm == "layer" and config.bias))
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     tables = config.source_vocab + (0 if config.target_vocab is None else config.target_vocab)
-    places = 2 * config.max_length * width if config.positions == "learned" else 0
+    learned = 2 * width if config.positions == "learned" else 0
+    places = learned and learned * (config.max_length + config.position_offset)
     last = norm * config.final_norm
     parts = {
         "embeddings": tables * width + places + 2 * norm * config.embedding_norm,
@@ -118,7 +119,7 @@ def count_parameters(config: TransformerConfig) -> Counts:
         "decoder cross-attention": decoder * attention,
         "decoder feed-forward": decoder * feed_forward,
         "decoder norms": decoder * 3 * norm + last,
-        "output": vocab * (width * (not config.tied_output) + config.output_bias),
+        "output": config.head * vocab * (width * (not config.tied_output) + config.output_bias),
     }
     return Counts("parameters", parts)
 
@@ -175,7 +176,7 @@ def count_flops(
         "decoder self-attention": decoder * (8 * l * square + 4 * l * l * width),
         "decoder cross-attention": decoder * (4 * (l + s) * square + 4 * l * s * width),
         "decoder feed-forward": decoder * 2 * maps * l * width * wide,
-        "output": batch * 2 * l * width * config.output_vocab,
+        "output": config.head * batch * 2 * l * width * config.output_vocab,
     }
     return Counts("FLOPs", parts)
 
@@ -249,7 +250,7 @@ def count_activations(
         "decoder cross-attention": decoder * (l * (3 * width + heads) + s * 2 * width) + s * width,
         "decoder feed-forward": decoder * l * (width + wide),
         "decoder norms": (decoder * 3 + last) * l * norm,
-        "output": l * (width + config.output_vocab),
+        "output": config.head * l * (width + config.output_vocab),
     }
     return Counts("bytes", {part: 4 * batch * count for part, count in parts.items()})
 

@@ -100,7 +100,7 @@ class DigitReader(nn.Module):
         self.attention = SelfAttention(D_MODEL, D_MODEL)
         self.output = nn.Linear(D_MODEL, 1)
 
-    def forward(self, ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L"]:
+    def forward(self, ids: Tensor) -> Tensor:  # *batch L
         """Positions, self-attention with a residual connection, a linear layer."""
         x = self.tokens(ids) + self.positions.weight  # *batch L D
         return self.output(x + self.attention(x)).squeeze(-1)  # *batch L

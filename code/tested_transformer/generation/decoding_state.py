@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..bounds import AtLeast, Below, Where
@@ -28,30 +28,52 @@ class DecodingState(Protocol):
 
 
 SEQ2SEQ = "a model with encode, padding, decode and new_cache"
-Seq2SeqModel = Annotated[nn.Module, Where(SEQ2SEQ, lambda m: hasattr(m, "decode"), TypeError)]
+
+
+def has_output(model: nn.Module) -> bool:
+    """Whether a model has an output layer; one that we do not know has."""
+    return getattr(model, "output", model) is not None
+
+
+Seq2SeqModel = Annotated[
+    nn.Module,
+    Where(SEQ2SEQ, lambda model: hasattr(model, "decode"), TypeError),
+    Where("an output layer", has_output),
+]
+CausalModel = Annotated[LanguageModel, Where("a model with an output layer", has_output)]
 
 
 class Seq2SeqState:
     """The decoding state of an encoder-decoder model: the source is read once, the target grows.
 
-    The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`.
+    The model is a Transformer, or whatever has its `encode`, `padding`, `decode` and `new_cache`, such as
+    a Whisper, whose source is a spectrogram.
 
     With a cache each token is computed once, and the keys and values of the source once; without one
     the whole target is recomputed for each token. The tokens are the same.
 
-    Shapes: source (B, S).
+    attention_mask says which tokens of the source are real, for a model without a padding token; all
+    tokens of the target are.
+
+    Shapes: source (B, S), or (B, M, F) for a Whisper, attention_mask (B, S), True for a real token.
     Raises: TypeError or ValueError that name the argument.
     Source: chapters 5 and 11.
     """
 
     @checked
     def __init__(
-        self, model: Seq2SeqModel, source: Int[Tensor, "B S"], *, cache: bool = True
+        self,
+        model: Seq2SeqModel,
+        source: Int[Tensor, "B S"] | Float[Tensor, "B M F"],
+        *,
+        attention_mask: Bool[Tensor, "B S"] | None = None,
+        cache: bool = True,
     ) -> None:
         self.model = model
+        options = {} if attention_mask is None else {"attention_mask": attention_mask}
         with torch.no_grad():
-            self.memory = model.encode(source)  # B S D
-        self.visible = model.padding(source)  # B 1 1 S, or None
+            self.memory = model.encode(source, **options)  # B S D
+        self.visible = model.padding(source, **options)  # B 1 1 S, or None
         self.cache = model.new_cache() if cache else None
         self.prefix_ids: Tensor | None = None
 
@@ -91,7 +113,7 @@ class CausalState:
     """
 
     @checked
-    def __init__(self, model: LanguageModel, *, cache: bool = True) -> None:
+    def __init__(self, model: CausalModel, *, cache: bool = True) -> None:
         self.model = model
         self.cache: DecoderCache | None = model.new_cache() if cache else None
         self.prefix_ids: Tensor | None = None

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ..errors import argument_error, shape_of
 from ..layers.blocks import position_ids
-from ..models.language_model import LanguageModel
 from ..shapes import checked
-from .decoding_state import CausalState
+from .decoding_state import CausalModel, CausalState
 
 __all__ = ["MaskedCausalState"]
 
@@ -29,7 +28,7 @@ class MaskedCausalState(CausalState):
 
     @checked
     def __init__(
-        self, model: LanguageModel, attention_mask: Bool[Tensor, "B L"], *, cache: bool = True
+        self, model: CausalModel, attention_mask: Bool[Tensor, "B L"], *, cache: bool = True
     ) -> None:
         super().__init__(model, cache=cache)
         self.prompt, self.real = attention_mask, attention_mask[:, :0]  # B S, of what was fed

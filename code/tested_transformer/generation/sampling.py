@@ -106,7 +106,6 @@ class Sampling:
             logits = top_k_filter(logits, self.top_k)
         return logits if self.top_p is None else top_p_filter(logits, self.top_p)
 
-    @checked
     def choose(self, logits: Float[Tensor, "B V"], prefix_ids: TokenIDs) -> Int[Tensor, " B"]:
         """One token for each sequence."""
         shaped = self.shape(logits, prefix_ids)

@@ -1,10 +1,11 @@
-"""The homework's commands: `python -m tested_transformer.homework grade` and `self-check`."""
+"""The homework's commands: `python -m tested_transformer.homework grade`, `collect` and `self-check`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -16,8 +17,10 @@ from .marking.manual_store import keep_manual, kept_manual, marked_again
 from .marking.mark_class import FAILED, grade
 from .marking.mark_submission import mark
 from .marking.points import Manual, by_flag
+from .marking.students import missing, read_students, unlisted
 from .reports.terminal import self_check_report
 from .reports.write import write_reports
+from .submissions.collecting import collect
 from .submissions.finding import Submission, find_submissions, passed_over
 from .submissions.reading import defines, read_submission
 from .tasks import Assignment
@@ -26,7 +29,7 @@ from .words import count, some
 BARE = "--without-jail-for-my-own-code"
 TYPED = {  # arguments of the functions, by what stands for them on the command line
     "path": "SUBMISSIONS", "submissions": "SUBMISSIONS", "wall_seconds": "--seconds", "jobs": "--jobs",
-    "manual": "--manual", "out": "--out", "seed": "--seed",
+    "manual": "--manual", "out": "--out", "seed": "--seed", "students": "--students", "course": "COURSE",
 }  # fmt: skip
 
 
@@ -72,11 +75,21 @@ def _parser() -> argparse.ArgumentParser:
                       help="submissions at a time (default: one for each processor)")  # fmt: skip
     many.add_argument("--seed", type=int, metavar="S", help="of the inputs (default: drawn once)")
     many.add_argument("--seconds", type=float, default=Limits.wall_seconds, metavar="T",
-                      help="that one task may take (default: %(default)g)")  # fmt: skip
+                      help="that one task may take, waiting for a processor not counted "
+                      "(default: %(default)g)")  # fmt: skip
+    many.add_argument("--students", type=Path, metavar="FILE",
+                      help="ids, one to a line: who handed in nothing is told, and gets 0 points")  # fmt: skip
+    many.add_argument("--no-answer-zero", action="store_true", dest="zero",
+                      help="questions to which no answer was found count 0 points, without a person's")  # fmt: skip
     many.add_argument(BARE, action="store_true", dest="bare",
                       help="DANGEROUS: run the notebooks as you, able to read, change and send away "
                       "all that you can; never for what others wrote")  # fmt: skip
     many.set_defaults(run=_grade)
+    copy = commands.add_parser("collect", help="copy the notebooks that nbgrader collected")
+    copy.add_argument("course", type=Path, metavar="COURSE", help="nbgrader's course folder")
+    copy.add_argument("--assignment", type=_name, required=True, metavar="NN")
+    copy.add_argument("--out", type=Path, required=True, metavar="DIR", help="where they go")
+    copy.set_defaults(run=_collect)
     return parser
 
 
@@ -97,6 +110,7 @@ def _grade(options: argparse.Namespace) -> int:
     if options.bare:
         print("WITHOUT A JAIL: this code can do on this machine all that you can.", file=sys.stderr)
     manual, given = kept_manual(options.out), None
+    students = read_students(options.students) if options.students else []
     if options.manual:  # before the marking, so that a slip in the table shows at once
         ids = [one.id for one in find_submissions(options.submissions)]
         given = read_manual(options.manual, homework, ids)
@@ -109,8 +123,14 @@ def _grade(options: argparse.Namespace) -> int:
         print(f"{options.manual}: {_manual_summary(given, marked_again(before, manual))}")
     if manual.points:
         print(f"points by hand: {count(len(manual.points), 'submission')}")
-    for line in write_reports(options.out, homework, marks, manual):
+    manual, ids = replace(manual, zero_without_answer=options.zero), [one.id for one in marks]
+    nothing = missing(students, ids)
+    for line in write_reports(options.out, homework, marks, manual, nothing):
         print(line)
+    if students:
+        print(f"handed in nothing: {count(len(nothing), 'student')}" + _listed(nothing))
+        if strangers := unlisted(students, ids):
+            print(f"on no list: {count(len(strangers), 'submission')}" + _listed(strangers))
     others = [name for name in passed_over(options.submissions)
               if not _is_below(options.submissions / name, options.out)]  # fmt: skip
     if others:
@@ -122,7 +142,26 @@ def _grade(options: argparse.Namespace) -> int:
     )
     for flag, ids in by_flag(homework, marks, manual).items():
         print(f"  {len(ids)} x {flag}: {some(ids)}")
+    for one in marks:
+        for fault in one.faults:
+            print(f"  the grader's own error, {one.id}: {fault}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _listed(names: list[str]) -> str:
+    return f": {', '.join(names)}" if names else ""
+
+
+def _collect(options: argparse.Namespace) -> int:
+    copied, without = collect(options.course, options.assignment, options.out)
+    print(f"{options.out}/  {count(len(copied), 'notebook')} of {options.assignment}")
+    if without:
+        print(f"no notebook: {count(len(without), 'student')}" + _listed(without))
+    name = options.assignment
+    print(
+        f"Next: python -m tested_transformer.homework grade {options.out} --assignment {name} --out DIR"
+    )
+    return 0
 
 
 def _manual_summary(given: Manual, again: list[str]) -> str:

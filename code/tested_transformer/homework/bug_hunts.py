@@ -23,7 +23,7 @@ class HuntVerdict:
     """What a bug hunt brought. Printed, it is what a student sees; as a condition, whether all is caught.
 
     caught, missed: mutants. refused: the first right implementation for which the test raised, and
-    what it raised. returned: the test gave a value back, which a test runner never looks at.
+    what it raised. returned: the test returned a value, which a test runner never looks at.
     """
 
     hunt: Hunt
@@ -50,7 +50,7 @@ class HuntVerdict:
         lines = [f"{sign} {self.hunt.name}: {len(self.caught)} of {total} wrong implementations "
                  f"caught, every right one passes. {self.points:g} of {self.hunt.points} points."]  # fmt: skip
         if self.missed:
-            lines.append(f"  one that gets away: {self.missed[0].symptom}")
+            lines.append(f"  one that your test missed: {self.missed[0].symptom}")
         if self.missed and self.returned:
             lines.append("  The test returns a value. Nobody looks at it: assert what must hold.")
         return "\n".join(lines)

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, Below, NonNegativeInt, PositiveInt
+from ..bounds import AtLeast, AtMost, Below, NonNegativeInt, PositiveInt
 from ..errors import argument_error, shape_of
-from ..positions.learned import LearnedPositions
+from ..positions.learned import LearnedPositions, OffsetPositions
 from ..positions.protocol import PositionScheme
 from ..positions.sinusoidal import SinusoidalPositions
 from ..shapes import checked
-from .cache import LayerCache
+from .cache import DecoderCache, LayerCache
 from .config import NORMS, BlockConfig
 from .feed_forward import FeedForward
 from .multi_head import MultiHeadAttention
@@ -22,6 +22,8 @@ from .residual import Residual, deepnorm_init
 from .stack import Stack
 
 __all__ = ["DecoderLayer", "Embedding", "EncoderLayer"]
+
+RealTokens = Annotated[Bool[Tensor, "B T"] | Int[Tensor, "B T"], AtLeast(0), AtMost(1)]
 
 
 # --- The parts ------------------------------------------------------------------------------------
@@ -174,6 +176,14 @@ def make_attention(
     return kind(config.d_model, config.num_heads, **options)
 
 
+def remove_biases(stack: nn.Module, *layers: str) -> None:
+    """Take the biases out of these linear layers of every attention in a stack: "key" in Whisper."""
+    for module in stack.modules():
+        if isinstance(module, MultiHeadAttention):
+            for name in layers:
+                getattr(module, name).bias = None
+
+
 def make_feed_forward(config: BlockConfig) -> FeedForward:
     """A feed-forward network as the configuration asks for it."""
     return FeedForward(
@@ -206,6 +216,9 @@ def make_positions(config: BlockConfig) -> PositionScheme | None:
     """The scheme that acts on the embeddings, if there is one."""
     if config.positions == "sinusoidal":
         return SinusoidalPositions(config.d_model, layout=config.position_layout)
+    if config.positions == "learned" and config.position_offset:
+        offset = config.position_offset
+        return OffsetPositions(config.max_length, config.d_model, offset=offset)
     if config.positions == "learned":
         return LearnedPositions(config.max_length, config.d_model)
     return None
@@ -250,6 +263,38 @@ def real_tokens(ids: Int[Tensor, "B S"], pad_id: int | None) -> Bool[Tensor, "B 
     return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
 
 
+def tokens_so_far(
+    ids: Int[Tensor, "B L"],
+    pad_id: int | None,
+    attention_mask: Tensor | None,
+    cache: DecoderCache | None = None,
+    *,
+    name: str = "attention_mask",
+) -> tuple[Bool[Tensor, "B S"], bool]:
+    """Which of all tokens so far are real, and whether any of them may be padding; name: the mask's.
+
+    The cache remembers both: of the mask, which is for all tokens so far, the last L columns count.
+    """
+    real, padded = real_tokens(ids, pad_id), pad_id is not None
+    if attention_mask is not None:
+        seen = 0 if cache is None else cache.length
+        if attention_mask.shape[1] != seen + ids.shape[1]:
+            wanted = f"{seen + ids.shape[1]} columns, for every token so far"
+            raise argument_error(ValueError, name, f"shape {shape_of(attention_mask)}", wanted)
+        real, padded = real & attention_mask[:, seen:].bool(), True
+    if cache is not None:
+        padded = cache.padded = cache.padded or padded
+        real = cache.extend(real)
+    return real, padded
+
+
 def position_ids(real: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
     """A token's position: how many real ones come before it. Padding, anywhere, is masked anyway."""
     return (real.cumsum(1) - 1).clamp(min=0)
+
+
+def counted_positions(real: Bool[Tensor, "B S"], pad_id: int | None) -> Int[Tensor, "#B S"]:
+    """All positions so far: without a padding token, every token counts, as in transformers."""
+    if pad_id is not None:
+        return position_ids(real)
+    return torch.arange(real.shape[1], device=real.device)[None]

@@ -71,14 +71,15 @@ class Residual(nn.Module):
         self, x: Float[Tensor, "*batch D"], output: Float[Tensor, "*batch D"]
     ) -> Float[Tensor, "*batch D"]:
         """The sum of x and the sublayer's output, normalized unless that was done before."""
-        total = self.alpha * x + self.dropout(output)
+        skip = x if self.alpha == 1.0 else self.alpha * x
+        total = skip + self.dropout(output)
         return total if self.norm_placement == "pre" else self.norm(total)
 
 
 def check_output(argument: str, output: Any, x: Tensor) -> None:
     """Raise unless the sublayer's output has the shape of x: the sum must not broadcast."""
-    came = f"shape {shape_of(output)}" if isinstance(output, Tensor) else type_of(output)
-    if came != f"shape {shape_of(x)}":
+    if not isinstance(output, Tensor) or output.shape != x.shape:
+        came = f"shape {shape_of(output)}" if isinstance(output, Tensor) else type_of(output)
         raise argument_error(ValueError, argument, came, f"an output of x's shape {shape_of(x)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from jaxtyping import Float
@@ -33,11 +34,16 @@ class Stack(nn.ModuleList):
         **options: Any,
     ) -> tuple[Float[Tensor, "*batch D"], list[list[Tensor]]]:
         """Every layer in turn; inputs and options go to each, and to each its own cache."""
-        caches, weights = [None] * len(self) if caches is None else caches, []
-        if len(caches) != len(self):
-            raise argument_error(ValueError, "cache", f"{len(caches)} layers", f"{len(self)}")
-        for layer, cache in zip(self, caches, strict=True):
+        layers, weights = list(self.in_order()), []
+        caches = [None] * len(layers) if caches is None else caches
+        if len(caches) != len(layers):
+            raise argument_error(ValueError, "cache", f"{len(caches)} layers", f"{len(layers)}")
+        for layer, cache in zip(layers, caches, strict=True):
             answer = layer(x, *inputs, cache=cache, return_weights=return_weights, **options)
             x, *found = answer if return_weights else (answer,)
             weights.append(found)
         return x if norm is None else norm(x), weights
+
+    def in_order(self) -> Iterator[nn.Module]:
+        """Every layer as often as it runs: once."""
+        return iter(self)

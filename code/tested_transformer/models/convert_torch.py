@@ -165,7 +165,7 @@ def transformer_to_torch(ours: Transformer) -> nn.Transformer:
     known = {"norm_placement": ("post", "pre"), "norm": ("layer",), "activation": (*ACTIVATIONS,)}
     check_known("ours.config", ours.config, known)
     theirs = _torch_stacks(ours.config)
-    theirs = theirs.to(ours.output.weight).train(ours.training)
+    theirs = theirs.to(ours.source_embedding.table.weight).train(ours.training)
     copy_pairs((yours, mine) for mine, yours in stack_pairs(ours, theirs))
     return theirs
 

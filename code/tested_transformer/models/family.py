@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from ..bounds import one_of
 from ..errors import argument_error
+from ..layers.blocks import Embedding
+from ..layers.feed_forward import FeedForward
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.residual import Residual
+from ..layers.segmented_embedding import SegmentedEmbedding
 from .language_model import LanguageModel, LanguageModelConfig
+from .vit import PatchEmbedding
+from .whisper import AudioStem
 
 Options = Mapping[str, Any]
 
@@ -52,49 +59,68 @@ class Weight(NamedTuple):
         pieces = pieces if len(pieces) == 1 else [piece.clone() for piece in pieces]
         return dict(zip(self.ours, pieces, strict=True))
 
-    def to_disk(self, parameters: Mapping[str, Tensor]) -> Tensor:
+    def to_disk(self, state: Mapping[str, Tensor]) -> Tensor:
         """The way back."""
-        tensor = torch.cat([parameters[name].detach() for name in self.ours])
+        tensor = torch.cat([state[name].detach() for name in self.ours])
         return (tensor.T if self.transposed else tensor).contiguous()
+
+
+class Stack(NamedTuple):
+    """A list of layers: its name in our model, in theirs, and our module -> theirs in each layer."""
+
+    ours: str
+    theirs: str
+    modules: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Family:
     """How one `model_type` of transformers is read and written.
 
+    architectures: their classes that we have, the first where config.json names none; `read` gets the
+        name among the options, and `write` may return it. headless: the one whose files leave out
+        `base`, with which the names of all other files' weights begin.
     defaults: the options that matter, with transformers' values where config.json has none. fixed:
         options of which this package has some values only. ignored: options that change no number,
         besides IGNORED.
-    read: all options that matter -> our configuration. write: the way back.
-    dropout: option -> where it acts: "embedding", "attention" or "residual".
-    modules, layer: our module -> theirs, in the model and in each layer; several of ours in one key
-        are stacked in theirs. transposed: whether matrices in layers are stored (in, out).
-    leftovers: a pattern of tensors in old files that are no weights.
+    read: all options that matter -> our configuration, a `config`, from which `build` makes the
+        model. write: the way back.
+    dropout: option -> where it acts, one or several names of DROPOUT.
+    modules: our module, parameter or buffer -> theirs; several of ours in one key are stacked in
+        theirs, and one that a model does not have is left out. stacks: the same in lists of layers.
+        transposed: whether matrices in layers are stored (in, out).
+    aliases: tensors that repeat another one of theirs under a name of their own.
+    may_be_missing: tensors of theirs that old files do not have, where they are zero.
+    renamed: patterns of names in old files -> what they are called now.
+    leftovers: a pattern of tensors that a file may have beside those of its model.
+    frozen_padding: our embeddings in which the row of pad_token_id gets no gradient.
     """
 
     model_type: str
-    architecture: str
+    architectures: tuple[str, ...]
     defaults: Options
-    read: Callable[[Options], LanguageModelConfig]
-    write: Callable[[LanguageModelConfig], dict[str, Any]]
+    read: Callable[[Options], Any]
+    write: Callable[[Any], dict[str, Any]]
     dropout: Mapping[str, str]
     modules: Mapping[str, str]
-    layers: str  # the list of their layers
-    layer: Mapping[str, str]
+    stacks: tuple[Stack, ...]
+    base: str
+    headless: str | None = None
+    config: type = LanguageModelConfig
+    build: Callable[[Any], nn.Module] = LanguageModel
     fixed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     transposed: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    may_be_missing: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
     leftovers: str = r"(?!)"  # nothing
-    freezes_padding: bool = False  # the embedding of pad_token_id gets no gradient
-
-    @property
-    def prefix(self) -> str:
-        """What the names of all modules but the output layer begin with."""
-        return self.layers.partition(".")[0] + "."
+    frozen_padding: tuple[str, ...] = ()
 
     def options(self, theirs: Options) -> dict[str, Any]:
         """All options that matter. Raises: ValueError for one that is unknown or not supported."""
-        fixed = FIXED | dict(self.fixed) | {"architectures": (None, [self.architecture])}
+        known = (None, *([name] for name in self.architectures))
+        fixed = FIXED | dict(self.fixed) | {"architectures": known}
         for name, value in theirs.items():
             if name in fixed and value not in fixed[name]:
                 raise option_error(name, value, one_of(fixed[name]))
@@ -102,28 +128,57 @@ class Family:
                 wanted = f"no such option of {self.model_type}, or one that changes no number"
                 raise option_error(name, value, wanted)
         known = {*self.defaults, *self.dropout}
-        dropout = dict.fromkeys(self.dropout, 0.0)
-        return dropout | dict(self.defaults) | {n: v for n, v in theirs.items() if n in known}
+        options = dict.fromkeys(self.dropout, 0.0) | dict(self.defaults)
+        options["architectures"] = (theirs.get("architectures") or self.architectures)[0]
+        return options | {name: value for name, value in theirs.items() if name in known}
 
-    def weights(self, model: LanguageModel) -> Iterator[Weight]:
-        """Every tensor on disk; an output layer tied to the embedding has none."""
-        tied = {"output"} if model.config.tied_output else set()
+    def has_head(self, options: Options) -> bool:
+        """Whether the options are those of a model with an output layer."""
+        return options["architectures"] != self.headless
+
+    def architecture(self, config: Any) -> dict[str, list[str]]:
+        """Their class for our configuration, which says whether there is a head."""
+        return {"architectures": [self.architectures[0] if config.head else self.headless]}
+
+    def weights(self, model: nn.Module) -> list[Weight]:
+        """Every tensor on disk, one that the model uses in several places under its first name."""
+        return self.stored(model)[0]
+
+    def stored(self, model: nn.Module) -> tuple[list[Weight], dict[str, str]]:
+        """`weights`, and the names under which one of them may stand on disk once more -> its name."""
+        state = model.state_dict(keep_vars=True)
+        weights, repeated, names = [], dict(self.aliases), {}
+        for weight in self._entries(model, state):
+            tensors = [id(state[name]) for name in weight.ours]
+            first = names.get(tensors[0])
+            if first is None:
+                weights.append(weight)
+            elif first != weight.name:
+                repeated.setdefault(weight.name, first)
+            for tensor in tensors:
+                names.setdefault(tensor, weight.name)
+        return weights, repeated
+
+    def _entries(self, model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[Weight]:
         for ours, theirs in self.modules.items():
-            if ours not in tied:
-                yield from _weights(model, ours, theirs, False)
-        for number in range(model.config.num_layers):
-            for ours, theirs in self.layer.items():
-                names = " ".join(f"layers.{number}.{name}" for name in ours.split())
-                yield from _weights(
-                    model, names, f"{self.layers}.{number}.{theirs}", self.transposed
-                )
+            yield from tensors(state, ours, theirs, False)
+        for stack in self.stacks:
+            for number in range(len(model.get_submodule(stack.ours))):
+                for ours, theirs in stack.modules.items():
+                    names = " ".join(f"{stack.ours}.{number}.{name}" for name in ours.split())
+                    place = f"{stack.theirs}.{number}.{theirs}"
+                    yield from tensors(state, names, place, self.transposed)
 
 
-def _weights(model: nn.Module, ours: str, theirs: str, transposed: bool) -> Iterator[Weight]:
-    first = model.get_submodule(ours.split()[0])
-    for kind, parameter in first.named_parameters(recurse=False):
-        names = tuple(f"{name}.{kind}" for name in ours.split())
-        yield Weight(f"{theirs}.{kind}", names, transposed and parameter.ndim == 2)
+def tensors(
+    state: Mapping[str, Tensor], ours: str, theirs: str, transposed: bool
+) -> Iterator[Weight]:
+    """The tensors of a module, or of several that are stacked; or the one that has this very name."""
+    names = ours.split()
+    for kind in ("", ".weight", ".bias"):
+        whole = tuple(name + kind for name in names)
+        if whole[0] in state:
+            yield Weight(theirs + kind, whole, transposed and state[whole[0]].ndim == 2)
 
 
 def option_error(name: str, value: Any, wanted: str) -> Exception:
@@ -145,18 +200,27 @@ def name_of(ours: str, known: Mapping[str, str]) -> str:
 
 # --- Dropout, which they have one number each for -------------------------------------------------
 
+DROPOUT = {  # where it acts: the kind of module, the part of it that drops out, the name of p there
+    "embedding": ((Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem), "dropout", "p"),
+    "attention": (MultiHeadAttention, "", "dropout"),
+    "residual": (Residual, "dropout", "p"),
+    "feed_forward": (FeedForward, "dropout", "p"),
+}
 
-def dropout_at(model: LanguageModel, where: str) -> list[tuple[nn.Module, str]]:
+
+def dropout_at(model: nn.Module, where: str) -> list[tuple[nn.Module, str]]:
     """The modules that drop out there, and the name of the probability in each."""
-    if where == "embedding":
-        return [(model.embedding.dropout, "p")]
-    if where == "attention":
-        return [(layer.attention, "dropout") for layer in model.layers]
-    return [(each.dropout, "p") for layer in model.layers for each in layer.residuals]
+    kinds = [DROPOUT[name] for name in where.split()]
+    return [
+        (module.get_submodule(part), attribute)
+        for module in model.modules() for kind, part, attribute in kinds if isinstance(module, kind)
+    ]  # fmt: skip
 
 
-def set_dropout(model: LanguageModel, family: Family, options: Options) -> None:
-    """Set every dropout as the options say; the feed-forward network's hidden features have none."""
+def set_dropout(model: nn.Module, family: Family, options: Options) -> None:
+    """Set every dropout as the options say, and all others to zero."""
+    for module, attribute in dropout_at(model, " ".join(DROPOUT)):
+        setattr(module, attribute, 0.0)
     for name, where in family.dropout.items():
         value = 0.0 if options[name] is None else options[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
@@ -165,7 +229,7 @@ def set_dropout(model: LanguageModel, family: Family, options: Options) -> None:
             setattr(module, attribute, float(value))
 
 
-def dropout_options(model: LanguageModel, family: Family) -> dict[str, float]:
+def dropout_options(model: nn.Module, family: Family) -> dict[str, float]:
     """The dropout that is set, in their words."""
-    found = {name: dropout_at(model, where)[0] for name, where in family.dropout.items()}
-    return {name: getattr(module, attribute) for name, (module, attribute) in found.items()}
+    found = {name: dropout_at(model, where) for name, where in family.dropout.items()}
+    return {name: getattr(*places[0]) for name, places in found.items() if places}

@@ -9,20 +9,21 @@ from typing import Annotated, Any, Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, AtMost, Below, Divides, PositiveFloat, PositiveInt
+from ..bounds import AtLeast, Below, Divides, PositiveFloat, PositiveInt
 from ..errors import argument_error, shape_of
 from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
     Embedding,
     EncoderLayer,
+    RealTokens,
+    counted_positions,
     init_embedding,
     init_linear_layers,
     init_output,
     make_norm,
     make_stack,
-    real_tokens,
+    tokens_so_far,
 )
-from ..layers.blocks import position_ids as counted_positions
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.config import BlockConfig
 from ..layers.multi_head import head_size
@@ -31,12 +32,10 @@ from ..layers.residual import deepnorm_constants
 from ..positions.alibi import ALiBi
 from ..positions.protocol import PositionScheme
 from ..positions.rotary import RotaryPositions
-from ..positions.scaled_rotary import LinearScaling, Llama3Scaling, ScaledRotaryPositions
+from ..positions.scaled_rotary import ScaledRotaryPositions, Scaling
 from ..shapes import checked
 
 __all__ = ["LanguageModel", "LanguageModelConfig"]
-
-RealTokens = Annotated[Bool[Tensor, "B T"] | Int[Tensor, "B T"], AtLeast(0), AtMost(1)]
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,11 @@ class LanguageModelConfig(BlockConfig):
     )
     positions: Literal["sinusoidal", "learned", "none", "rotary", "alibi"] = "sinusoidal"
     rotary_base: PositiveFloat = 10000.0
-    rotary_scaling: LinearScaling | Llama3Scaling | None = None
+    rotary_scaling: Scaling | None = None
     qk_norm: bool = False  # an RMSNorm of each query and key, see QKNormAttention
     attention_bias: bool | None = None  # in the four layers of attention; None: as bias
     pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0
+    head: bool = True  # False: no output layer, the model returns the last hidden states
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,8 +83,9 @@ class LanguageModel(nn.Module):
     it. Padding is the token pad_id, or what attention_mask says (True or 1: a real token). Where the
     model has no pad_id, positions count all tokens, as in transformers, unless position_ids are given.
 
-    Shapes: ids (B, L), attention_mask (B, S) for everything so far, position_ids (B, L) -> logits (B, L, V), and the attention weights of every layer, each (B, H, L, S),
-        with return_weights.
+    Shapes: ids (B, L), attention_mask (B, S) for everything so far, position_ids (B, L) -> logits
+        (B, L, V), without a head the last hidden states (B, L, D), and the attention weights of every
+        layer, each (B, H, L, S), with return_weights.
     Raises: TypeError or ValueError that name the argument.
     Source: Radford et al. 2018, section 3.1; Radford et al. 2019, section 2.3.
 
@@ -113,12 +114,14 @@ class LanguageModel(nn.Module):
         self.layers = make_stack(config, (layer() for _ in range(config.num_layers)))
         needs_norm = config.norm_placement in ("pre", "resi_dual")
         self.norm = make_norm(config) if needs_norm else None
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        if config.tied_output:
+        self.output = None
+        if config.head:
+            self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.head and config.tied_output:
             self.output.weight = self.embedding.table.weight
         self.reset_parameters()
 
-    @checked(like="self.output.weight", B="cache.real.shape.0", H="self.config.num_heads")
+    @checked(like="self.embedding.table.weight", B="cache.real.shape.0", H="self.config.num_heads")
     def forward(
         self,
         ids: Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.vocab_size")],
@@ -135,8 +138,9 @@ class LanguageModel(nn.Module):
         cache the last L columns of attention_mask count: it remembers the others.
         """
         self._check_positions(position_ids)
-        length, (real, padded) = ids.shape[1], self._padding(ids, attention_mask, cache)
-        positions = counted_positions(real if self.config.pad_id is not None else real[:1] | True)
+        length, pad_id = ids.shape[1], self.config.pad_id
+        real, padded = tokens_so_far(ids, pad_id, attention_mask, cache)
+        positions = counted_positions(real, pad_id)
         own = positions[:, -length:] if position_ids is None else position_ids
         x = self.embedding(ids, own, num_positions(real, position_ids))
         caches = None if cache is None else [layer.own for layer in cache.layers]
@@ -147,7 +151,7 @@ class LanguageModel(nn.Module):
             bias=self._bias(positions[:, -keys:], length), position_ids=own,
             return_weights=return_weights,
         )  # fmt: skip
-        logits = self.output(x)  # B L V
+        logits = x if self.output is None else self.output(x)  # B L V
         return (logits, [own for (own,) in weights]) if return_weights else logits
 
     def _check_positions(self, position_ids: Tensor | None) -> None:
@@ -157,23 +161,6 @@ class LanguageModel(nn.Module):
             raise argument_error(
                 ValueError, "position_ids", f"shape {shape_of(position_ids)}", wanted
             )
-
-    def _padding(
-        self, ids: Int[Tensor, "B L"], attention_mask: Tensor | None, cache: DecoderCache | None
-    ) -> tuple[Bool[Tensor, "B S"], bool]:
-        """Which of all tokens so far are real, and whether any of them may be padding."""
-        real, padded = real_tokens(ids, self.config.pad_id), self.config.pad_id is not None
-        if attention_mask is not None:
-            seen = 0 if cache is None else cache.length
-            if attention_mask.shape[1] != seen + ids.shape[1]:
-                wanted = f"{seen + ids.shape[1]} columns, for every token so far"
-                came = f"shape {shape_of(attention_mask)}"
-                raise argument_error(ValueError, "attention_mask", came, wanted)
-            real, padded = real & attention_mask[:, seen:].bool(), True
-        if cache is not None:
-            padded = cache.padded = cache.padded or padded
-            real = cache.extend(real)
-        return real, padded
 
     def _masks(
         self, mask: Tensor | None, real: Bool[Tensor, "B S"], padded: bool, length: int, keys: int
@@ -202,7 +189,8 @@ class LanguageModel(nn.Module):
         """Initialize the weights, as Transformer does."""
         init_linear_layers(self.layers, self.config.norm_placement, self._beta)
         init_embedding(self.embedding.table, self.config)
-        init_output(self.output, self.config)
+        if self.output is not None:
+            init_output(self.output, self.config)
 
 
 def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:

@@ -6,7 +6,7 @@ import json
 import pkgutil
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import fields
 from importlib import import_module
@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..bounds import one_of
-from ..errors import argument_error, shape_of
+from ..errors import argument_error, shape_of, type_of
 from ..shapes import checked
 from . import families
 from .family import Family, dropout_options, option_error, set_dropout
-from .language_model import LanguageModel, LanguageModelConfig
 from .whole_folder import write_folder
 
 __all__ = ["from_pretrained", "save_pretrained"]
@@ -42,12 +41,14 @@ FAMILIES = discovered()
 
 
 @checked
-def from_pretrained(folder: str | Path) -> LanguageModel:
+def from_pretrained(folder: str | Path) -> nn.Module:
     """The model that `save_pretrained` of transformers wrote into a folder: same weights, same logits.
 
-    Families: gpt2, openai-gpt, llama, mistral, qwen3, each with its language modeling head. Weights
-    keep the dtype in which they are stored; the model is on the processor and in eval mode, its
-    dropout that of the configuration. Padding is known by `attention_mask` alone.
+    Families are found by `model_type` in `models/families`: gpt2, openai-gpt, llama, mistral, qwen3, bert,
+    albert, bart, mbart, marian, vit and whisper. `architectures` in config.json names the head, or none
+    (GPT2Model and the like). Weights keep the dtype in which they are stored; the model is on the
+    processor and in eval mode, its dropout that of the configuration. Padding is known by
+    `attention_mask` alone.
 
     config.json may say what changes no number (see IGNORED in family.py: token IDs, initialization,
     defaults of generation); it is kept as `model.their_config` and written back by `save_pretrained`.
@@ -62,18 +63,18 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
     family, theirs = described(place)
     options = family.options(theirs)
     with torch.device("meta"):
-        model = LanguageModel(family.read(options))
+        model = family.build(family.read(options))
     with ExitStack() as opened:
         fill(model, family, stored_in(place, family, opened))
     set_dropout(model, family, options)
-    if family.freezes_padding and theirs.get("pad_token_id") is not None:
-        model.embedding.table.padding_idx = padding_row(theirs["pad_token_id"], model)
+    for name in family.frozen_padding:
+        freeze_padding(model.get_submodule(name), theirs.get("pad_token_id"))
     model.their_config = dict(theirs)
     return model.eval()
 
 
 @checked
-def save_pretrained(model: LanguageModel, folder: str | Path) -> None:
+def save_pretrained(model: nn.Module, folder: str | Path) -> None:
     """Write a model so that transformers, and `from_pretrained`, load one with the same logits.
 
     The family is the one it was loaded from, with all options as they were, or the first that has all
@@ -87,12 +88,14 @@ def save_pretrained(model: LanguageModel, folder: str | Path) -> None:
     Source: transformers, PreTrainedModel.from_pretrained and save_pretrained.
     """
     place = Path(folder)
-    family, theirs = written(model.config, getattr(model, "their_config", {}))
+    family, theirs = written(model)
     theirs |= dropout_options(model, family)
     theirs.pop("torch_dtype", None)
-    theirs["dtype"] = str(model.output.weight.dtype).removeprefix("torch.")
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    tensors = {each.name: each.to_disk(parameters) for each in family.weights(model)}
+    theirs["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    headless = family.options(theirs)["architectures"] == family.headless
+    left_out, state = family.base if headless else "", model.state_dict(keep_vars=True)
+    weights = family.weights(model)
+    tensors = {each.name.removeprefix(left_out): each.to_disk(state) for each in weights}
 
     def write(temporary: Path) -> None:
         keep_others(place, temporary)
@@ -128,23 +131,30 @@ def read_json(place: Path, name: str) -> dict[str, Any]:
     return values
 
 
-def padding_row(pad_token_id: Any, model: LanguageModel) -> int:
-    """The row of the embedding that belongs to padding; -1 is the last one, as in torch."""
-    vocab = model.config.vocab_size
-    if type(pad_token_id) is not int or not -vocab <= pad_token_id < vocab:
-        raise option_error("pad_token_id", pad_token_id, f"an int from {-vocab} to {vocab - 1}")
-    return pad_token_id % vocab
+def freeze_padding(table: nn.Embedding, pad_token_id: Any) -> None:
+    """Give the row of the padding token no gradient; -1 is the last one, as in torch."""
+    rows = table.num_embeddings
+    if pad_token_id is None:
+        return
+    if type(pad_token_id) is not int or not -rows <= pad_token_id < rows:
+        raise option_error("pad_token_id", pad_token_id, f"an int from {-rows} to {rows - 1}")
+    table.padding_idx = pad_token_id % rows
 
 
-def written(config: LanguageModelConfig, kept: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """The family that has this configuration, and config.json; kept: what it was loaded from.
+def written(model: nn.Module) -> tuple[Family, dict[str, Any]]:
+    """The family of a model, and its config.json.
 
     What a family writes is read again: if anything comes back changed, the family does not have it.
     """
+    config, kept = getattr(model, "config", None), getattr(model, "their_config", {})
+    families = {name: each for name, each in FAMILIES.items() if type(config) is each.config}
+    if not families:
+        wanted = f"a {one_of(sorted({each.build.__name__ for each in FAMILIES.values()}))}"
+        raise argument_error(TypeError, "model", type_of(model), wanted)
     if kept and not differences(config, FAMILIES[kept["model_type"]], kept):
         return FAMILIES[kept["model_type"]], dict(kept)
     found = {}
-    for family in FAMILIES.values():
+    for family in families.values():
         options = family.write(config)
         try:
             changed = differences(config, family, options)
@@ -152,7 +162,7 @@ def written(config: LanguageModelConfig, kept: Mapping[str, Any]) -> tuple[Famil
             continue
         if not changed:
             ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-            named = {"model_type": family.model_type, "architectures": [family.architecture]}
+            named = {"model_type": family.model_type, "architectures": [family.architectures[0]]}
             return family, named | ids | options
         found[family.model_type] = changed
     nearest = min(found, key=lambda name: len(found[name]))
@@ -161,15 +171,15 @@ def written(config: LanguageModelConfig, kept: Mapping[str, Any]) -> tuple[Famil
     raise argument_error(ValueError, "model.config", came, f"{wanted}, as {nearest} has it")
 
 
-def differences(
-    config: LanguageModelConfig, family: Family, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def differences(config: Any, family: Family, options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that come back as others, with what they come back as; the ones that act nowhere may."""
     back = family.read(family.options(options))
+    positions = getattr(config, "positions", None)
     idle = {"dropout"}
-    idle |= set() if config.positions == "learned" else {"max_length"}
-    rotary = {"position_layout", "rotary_base", "rotary_scaling"}
-    idle |= set() if config.positions == "rotary" else rotary
+    idle |= set() if positions == "learned" else {"max_length", "position_offset"}
+    idle |= set() if getattr(config, "head", True) else {"tied_output", "logit_bias"}
+    idle |= set() if positions == "rotary" else {"rotary_base", "rotary_scaling"}
+    idle |= set() if positions in ("rotary", "sinusoidal") else {"position_layout"}
     names = [each.name for each in fields(config) if each.name not in idle]
     pairs = {name: (getattr(config, name), getattr(back, name)) for name in names}
     return {name: theirs for name, (mine, theirs) in pairs.items() if mine != theirs}
@@ -179,7 +189,7 @@ def differences(
 
 
 def stored_in(place: Path, family: Family, opened: ExitStack) -> dict[str, Any]:
-    """The tensors of all files, by the names that the family gives them; each is read when it is asked for."""
+    """The tensors of all files, by their names; each is read when it is asked for."""
     found = {}
     for path in weight_files(place):
         try:
@@ -187,13 +197,16 @@ def stored_in(place: Path, family: Family, opened: ExitStack) -> dict[str, Any]:
         except (SafetensorError, OSError) as error:
             raise argument_error(ValueError, path.name, str(error), "a whole file") from None
         names = file.keys()
-        check_none("stored twice", found.keys() & {*names}, family)
-        found |= {name: (file, name) for name in names}
-    found = {name: kept for name, kept in found.items() if not re.fullmatch(family.leftovers, name)}
-    if any(name.startswith(family.prefix) for name in found):
-        return found
-    whole = {name: name if name.startswith("lm_head.") else family.prefix + name for name in found}
-    return {whole[name]: kept for name, kept in found.items()}  # of a model without its head
+        check_none("stored twice", found.keys() & {newer(name, family) for name in names}, family)
+        found |= {newer(name, family): (file, name) for name in names}
+    return found
+
+
+def newer(name: str, family: Family) -> str:
+    """The name that a tensor has today."""
+    for pattern, now in family.renamed.items():
+        name = re.sub(pattern, now, name)
+    return name
 
 
 def weight_files(place: Path) -> list[Path]:
@@ -214,31 +227,56 @@ def weight_files(place: Path) -> list[Path]:
     return [place / name for name in sorted(set(names.values()))]
 
 
-def fill(model: LanguageModel, family: Family, stored: dict[str, Any]) -> None:
+def fill(model: nn.Module, family: Family, stored: dict[str, Any]) -> None:
     """Give a model on the meta device its weights; all of them, and no others."""
-    weights, tied = list(family.weights(model)), model.config.tied_output
+    weights, repeated = family.stored(model)
     names = {each.name for each in weights}
-    left = stored.keys() - names - ({"lm_head.weight"} if tied else set())
-    check_none("missing", names - stored.keys(), family)
+    stored = whole_names(stored, family.base, names | repeated.keys())
+    stored = {first: stored[n] for n, first in repeated.items() if n in stored} | stored
+    absent = family.may_be_missing - stored.keys()
+    check_none("missing", names - stored.keys() - absent, family)
+    others = stored.keys() - names - repeated.keys()
+    left = [name for name in others if not re.fullmatch(family.leftovers, name)]
     check_none("left over", left, family)
     shapes, state, dtypes = model.state_dict(), {}, {}
     for weight in weights:
+        if weight.name in absent:
+            continue
         file, name = stored[weight.name]
         tensor = file.get_tensor(name)
         wanted = weight.to_disk(shapes).shape
         if tensor.shape != wanted:
-            raise argument_error(
-                ValueError, weight.name, f"shape {shape_of(tensor)}", f"shape {(*wanted,)}"
-            )
+            came = f"shape {shape_of(tensor)}"
+            raise argument_error(ValueError, weight.name, came, f"shape {(*wanted,)}")
         dtypes.setdefault(tensor.dtype, weight.name)
         state |= weight.from_disk(tensor, shapes)
     check_dtypes(dtypes)
-    if tied:
-        state["output.weight"] = state["embedding.table.weight"]
-        check_tied(state["output.weight"], stored)
-    model.load_state_dict(state, assign=True)
-    if tied:
-        model.output.weight = model.embedding.table.weight
+    check_repeated(stored, repeated)
+    zeros = [name for weight in weights if weight.name in absent for name in weight.ours]
+    state |= {name: torch.zeros(shapes[name].shape, dtype=next(iter(dtypes))) for name in zeros}
+    assign(model, state)
+
+
+def whole_names(stored: dict[str, Any], base: str, known: Set[str]) -> dict[str, Any]:
+    """The names with the base that the file of a model without a head leaves out."""
+    if any(name.startswith(base) for name in stored):
+        return stored
+    return {base + n if base + n in known else n: kept for n, kept in stored.items()}
+
+
+def assign(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Put the tensors in the model; what it uses in several places stays one parameter."""
+    ours, tensors = model.state_dict(keep_vars=True), {}
+    for name, tensor in state.items():
+        is_parameter = isinstance(ours[name], nn.Parameter)
+        tensors[id(ours[name])] = nn.Parameter(tensor) if is_parameter else tensor
+    whole = {name: tensors[id(each)] for name, each in ours.items() if id(each) in tensors}
+    model.load_state_dict(whole, assign=True)
+    dtype = next(iter(state.values())).dtype
+    for name, buffer in model.named_buffers():
+        if buffer.is_meta and not buffer.numel():  # it only says in which dtype to compute
+            place, _, last = name.rpartition(".")
+            setattr(model.get_submodule(place), last, torch.empty(0, dtype=dtype))
 
 
 def check_none(what: str, names: Iterable[str], family: Family) -> None:
@@ -247,7 +285,8 @@ def check_none(what: str, names: Iterable[str], family: Family) -> None:
     if names:
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         came = f"{', '.join(names[:4])}{more} {what}"
-        raise argument_error(ValueError, "folder", came, f"the weights of {family.architecture}")
+        wanted = f"the weights of {' or '.join(family.architectures)}"
+        raise argument_error(ValueError, "folder", came, wanted)
 
 
 def check_dtypes(dtypes: Mapping[torch.dtype, str]) -> None:
@@ -257,13 +296,14 @@ def check_dtypes(dtypes: Mapping[torch.dtype, str]) -> None:
         raise argument_error(ValueError, "folder", came, "weights of one floating point dtype")
 
 
-def check_tied(table: Tensor, stored: Mapping[str, Any]) -> None:
-    """Raise if the output layer is stored too, and differs from the embedding that it is tied to."""
-    if "lm_head.weight" in stored:
-        file, name = stored["lm_head.weight"]
-        if not torch.equal(file.get_tensor(name), table):
-            wanted = "the embedding matrix, by tie_word_embeddings in config.json"
-            raise argument_error(ValueError, "lm_head.weight", "another matrix", wanted)
+def check_repeated(stored: Mapping[str, Any], repeated: Mapping[str, str]) -> None:
+    """Raise if a tensor that stands twice on disk is not the same both times."""
+    for name, first in repeated.items():
+        if name in stored:
+            both = [file.get_tensor(own) for file, own in (stored[name], stored[first])]
+            if not torch.equal(*both):
+                wanted = f"{first} once more, to which config.json ties it"
+                raise argument_error(ValueError, name, "another matrix", wanted)
 
 
 def keep_others(place: Path, temporary: Path) -> None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, Below, Divides, PositiveInt
-from ..errors import argument_error
-from ..functional.masks import causal_mask, combine_masks, padding_mask_from_tokens
+from ..bounds import AtLeast, AtMost, Below, PositiveInt
+from ..functional.masks import causal_mask, combine_masks
 from ..layers.blocks import (
     DecoderLayer,
     Embedding,
     EncoderLayer,
+    counted_positions,
     init_embedding,
     init_linear_layers,
     init_output,
     make_norm,
     make_stack,
-    position_ids,
-    real_tokens,
+    tokens_so_far,
 )
 from ..layers.cache import DecoderCache
-from ..layers.config import BlockConfig
+from ..layers.config import EncoderDecoderConfig
 from ..layers.residual import deepnorm_constants
 from ..shapes import checked
 
@@ -32,12 +32,15 @@ __all__ = ["AttentionWeights", "Decoder", "Encoder", "Transformer", "Transformer
 
 SourceIDs = Annotated[Int[Tensor, "B S"], AtLeast(0), Below("self.config.source_vocab")]
 TargetIDs = Annotated[Int[Tensor, "B L"], AtLeast(0), Below("self.config.output_vocab")]
+RealSource = Annotated[Bool[Tensor, "B S"] | Int[Tensor, "B S"], AtLeast(0), AtMost(1)]
+RealTarget = Annotated[Bool[Tensor, "B L"] | Int[Tensor, "B L"], AtLeast(0), AtMost(1)]
+RealSoFar = Annotated[Bool[Tensor, "B T"] | Int[Tensor, "B T"], AtLeast(0), AtMost(1)]
 
 # --- Configuration --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TransformerConfig(BlockConfig):
+class TransformerConfig(EncoderDecoderConfig):
     """Every size and choice of a Transformer. Without arguments: the paper's base model.
 
     Raises: TypeError or ValueError that name the field.
@@ -49,22 +52,11 @@ class TransformerConfig(BlockConfig):
         None  # None: both languages share one vocabulary and embedding
     )
     _: KW_ONLY
-    num_heads: Annotated[int, AtLeast(1), Divides("d_model")] = 8
-    num_encoder_layers: PositiveInt = 6
-    num_decoder_layers: PositiveInt = 6
     pad_id: Annotated[int, AtLeast(0), Below("source_vocab"), Below("self.output_vocab")] | None = 0
-    final_norm: bool | None = None  # at the end of each stack; None: where the placement needs it
     embedding_norm: bool = False  # BART normalizes the embeddings
     output_bias: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needs_norm = self.norm_placement in ("pre", "resi_dual")
-        final_norm = needs_norm if self.final_norm is None else self.final_norm
-        object.__setattr__(self, "final_norm", final_norm)
-        if self.norm_placement == "resi_dual" and not self.final_norm:
-            wanted = 'True: the norm_placement "resi_dual" ends in a norm'
-            raise argument_error(ValueError, "final_norm", False, wanted)
+    logit_bias: bool = False  # BART and Marian add one to the logits, which is not trained
+    head: bool = True  # False: no output layer, the model returns the decoder's last hidden states
 
     @classmethod
     def big(cls, **changes: Any) -> TransformerConfig:
@@ -99,7 +91,7 @@ class Encoder(nn.Module):
     """
 
     @checked
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         alpha = stack_constants(config)[0][0]
         layers = config.num_encoder_layers
@@ -130,7 +122,7 @@ class Decoder(nn.Module):
     """
 
     @checked
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         alpha = stack_constants(config)[1][0]
         layers = config.num_decoder_layers
@@ -151,8 +143,9 @@ class Decoder(nn.Module):
         return_weights: bool = False,
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], list[Tensor], list[Tensor]]:
         """Decode: mask is for the target, memory_mask for the source."""
-        if causal and mask is not None:  # one mask for all layers, made once
-            past = 0 if cache is None else cache.layers[0].own.length
+        past = 0 if cache is None else cache.layers[0].own.length
+        causal = causal and x.shape[1] > 1  # a single token is the last one: all others are past
+        if causal and (mask is not None or past):  # one mask for all layers, made once
             order = causal_mask(x.shape[1], past + x.shape[1], device=x.device)
             mask, causal = combine_masks(mask, order), False
         x, weights = self.layers(
@@ -169,8 +162,14 @@ class Transformer(nn.Module):
     future. The caller may mask more, by (L, S) or four axes, True = may attend. A token's position
     counts the real tokens before it, so padding may stand left or right.
 
-    Shapes: source (B, S), target (B, L) -> logits (B, L, V), and the weights of every layer and head
-        with return_weights.
+    Padding is the token pad_id, or what attention_mask (of the source) and decoder_attention_mask say:
+    True or 1 for a real token. Where the model has no pad_id, positions count all tokens, as in
+    transformers. There the order of the arguments is input_ids, attention_mask, decoder_input_ids;
+    here source and target come first, and masks have names.
+
+    Shapes: source (B, S), target (B, L), attention_mask (B, S), decoder_attention_mask (B, L) -> logits
+        (B, L, V), and the weights of every layer and head with return_weights. Without a head the last
+        hidden states (B, L, D) in place of logits.
     Raises: TypeError or ValueError that name the argument.
     Source: Vaswani et al. 2017, figure 1 and section 3.
 
@@ -190,50 +189,61 @@ class Transformer(nn.Module):
         self.target_embedding = self._embedding(config.output_vocab, shared)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output = nn.Linear(config.d_model, config.output_vocab, bias=config.output_bias)
-        if config.tied_output:
+        self.output = None
+        if config.head:
+            self.output = nn.Linear(config.d_model, config.output_vocab, bias=config.output_bias)
+        if config.head and config.tied_output:
             self.output.weight = self.target_embedding.table.weight
+        fixed = torch.zeros(1, config.output_vocab) if config.head and config.logit_bias else None
+        self.register_buffer("logit_bias", fixed)
         self.reset_parameters()
 
-    @checked(like="self.output.weight", H="self.config.num_heads")
+    @checked(like="self.source_embedding.table.weight", H="self.config.num_heads")
     def forward(
         self,
         source: Int[Tensor, "B S"],
         target: Int[Tensor, "B L"],
         *,
+        attention_mask: RealSource | None = None,
+        decoder_attention_mask: RealTarget | None = None,
         source_mask: Bool[Tensor, "#S #S"] | Bool[Tensor, "#B #H #S #S"] | None = None,
         target_mask: Bool[Tensor, "#L #L"] | Bool[Tensor, "#B #H #L #L"] | None = None,
         memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Predict the next token of every prefix of the target."""
-        answer = self.encode(source, mask=source_mask, return_weights=return_weights)
-        memory, encoder_weights = answer if return_weights else (answer, [])
-        visible = combine_masks(self.padding(source), memory_mask)
-        answer = self.decode(
-            target, memory, mask=target_mask, memory_mask=visible, return_weights=return_weights
+        answer = self.encode(
+            source, attention_mask=attention_mask, mask=source_mask, return_weights=return_weights
         )
+        memory, encoder_weights = answer if return_weights else (answer, [])
+        visible = combine_masks(self.padding(source, attention_mask), memory_mask)
+        answer = self.decode(
+            target, memory, decoder_attention_mask=decoder_attention_mask, mask=target_mask,
+            memory_mask=visible, return_weights=return_weights,
+        )  # fmt: skip
         if not return_weights:
             return answer
         logits, weights = answer
         weights.encoder = encoder_weights
         return logits, weights
 
-    @checked(like="self.output.weight", H="self.config.num_heads")
+    @checked(like="self.source_embedding.table.weight", H="self.config.num_heads")
     def encode(
         self,
         source: SourceIDs,
         *,
+        attention_mask: RealSource | None = None,
         mask: Bool[Tensor, "#S #S"] | Bool[Tensor, "#B #H #S #S"] | None = None,
         return_weights: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], list[Tensor]]:
         """Encode the source: the memory (B, S, D) that the decoder attends to."""
-        x = self.embed(self.source_embedding, source, real_tokens(source, self.config.pad_id))
-        mask = combine_masks(self.padding(source), mask)
+        real, _ = tokens_so_far(source, self.config.pad_id, attention_mask)
+        x = self.embed(self.source_embedding, source, real)
+        mask = combine_masks(self.padding(source, attention_mask), mask)
         return self.encoder(x, mask=mask, return_weights=return_weights)
 
     @checked(
-        like="self.output.weight",
+        like="self.source_embedding.table.weight",
         B="cache.real.shape.0",
         H="self.config.num_heads",
         D="self.config.d_model",
@@ -243,6 +253,7 @@ class Transformer(nn.Module):
         target: TargetIDs,
         memory: Float[Tensor, "B S D"],
         *,
+        decoder_attention_mask: RealSoFar | None = None,
         mask: Bool[Tensor, "#L #T"] | Bool[Tensor, "#B #H #L #T"] | None = None,
         memory_mask: Bool[Tensor, "#L #S"] | Bool[Tensor, "#B #H #L #S"] | None = None,
         cache: DecoderCache | None = None,
@@ -250,34 +261,43 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B L V"] | tuple[Float[Tensor, "B L V"], AttentionWeights]:
         """Predict the next tokens. memory_mask: `padding(source)`, and what else of it is masked.
 
-        With a cache, target is the chunk that follows what the cache has seen; the mask covers all
-        of it, (L, everything so far).
+        With a cache, target is the chunk that follows what the cache has seen; masks cover all of it,
+        (L, everything so far) and (B, everything so far).
         """
-        real = real_tokens(target, self.config.pad_id)
-        real = real if cache is None else cache.extend(real)  # B S: everything so far
+        real, padded = tokens_so_far(
+            target, self.config.pad_id, decoder_attention_mask, cache, name="decoder_attention_mask"
+        )
         x = self.embed(self.target_embedding, target, real)
-        if self.config.pad_id is not None:
-            mask = combine_masks(real[:, None, None, :], mask)
+        mask = combine_masks(real[:, None, None, :], mask) if padded else mask
         answer = self.decoder(
             x, memory, mask=mask, memory_mask=memory_mask, cache=cache,
             return_weights=return_weights,
         )  # fmt: skip
         x, *weights = answer if return_weights else (answer,)
-        logits = self.output(x)  # B L V
+        logits = self.predict(x)  # B L V
         return (logits, AttentionWeights([], *weights)) if return_weights else logits
 
-    @checked(like="self.output.weight")
+    @checked(like="self.source_embedding.table.weight", D="self.config.d_model")
+    def predict(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
+        """The logits; without a head x itself."""
+        x = x if self.output is None else self.output(x)
+        return x if self.logit_bias is None else x + self.logit_bias
+
+    @checked(like="self.source_embedding.table.weight")
     def embed(
         self, embedding: Embedding, ids: Int[Tensor, "B L"], real: Bool[Tensor, "B S"]
     ) -> Float[Tensor, "B L D"]:
         """Embed the last L of S tokens at their positions; real says which of the S are no padding."""
-        return embedding(ids, position_ids(real)[:, -ids.shape[1] :], real.shape[1])
+        positions = counted_positions(real, self.config.pad_id)
+        return embedding(ids, positions[:, -ids.shape[1] :], real.shape[1])
 
     @checked
-    def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
+    def padding(
+        self, ids: Int[Tensor, "B S"], attention_mask: RealSource | None = None
+    ) -> Bool[Tensor, "B 1 1 S"] | None:
         """The padding mask; None if no token is padding."""
-        pad_id = self.config.pad_id
-        return None if pad_id is None else padding_mask_from_tokens(ids, pad_id)
+        real, padded = tokens_so_far(ids, self.config.pad_id, attention_mask)
+        return real[:, None, None, :] if padded else None
 
     @checked
     def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
@@ -295,14 +315,17 @@ class Transformer(nn.Module):
             init_linear_layers(stack, self.config.norm_placement, beta)
         for embedding in (self.source_embedding, self.target_embedding):
             init_embedding(embedding.table, self.config)
-        init_output(self.output, self.config)
+        if self.output is not None:
+            init_output(self.output, self.config)
 
     def _embedding(self, vocab: int, table: nn.Embedding | None = None) -> Embedding:
         norm = make_norm(self.config) if self.config.embedding_norm else None
         return Embedding(vocab, self.config, table=table, norm=norm)
 
 
-def stack_constants(config: TransformerConfig) -> tuple[tuple[float, float], tuple[float, float]]:
+def stack_constants(
+    config: EncoderDecoderConfig,
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """(alpha, beta) of encoder and decoder: 1 and 1 unless the norm placement is "deepnorm"."""
     if config.norm_placement != "deepnorm":
         return (1.0, 1.0), (1.0, 1.0)

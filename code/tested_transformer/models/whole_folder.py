@@ -8,9 +8,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from ..shapes import checked
+
 __all__ = ["write_folder"]
 
 
+@checked
 def write_folder(place: Path, write: Callable[[Path], None]) -> None:
     """Write into a temporary folder beside the place, then let it take the place's name."""
     place.parent.mkdir(parents=True, exist_ok=True)

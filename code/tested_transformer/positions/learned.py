@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..bounds import AtLeast, Below, PositiveInt
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveInt
 from ..shapes import checked
 from .protocol import PositionScheme
 
-__all__ = ["LearnedPositions"]
+__all__ = ["LearnedPositions", "OffsetPositions"]
 
 
 class LearnedPositions(PositionScheme):
@@ -48,3 +48,29 @@ class LearnedPositions(PositionScheme):
     ) -> Float[Tensor, "*batch L D"]:
         """x + the vectors of its positions. Shapes: (*batch, L, D) -> (*batch, L, D)."""
         return x + self(position_ids).to(x.dtype)
+
+
+class OffsetPositions(LearnedPositions):
+    """LearnedPositions whose first `offset` vectors belong to no position, as in BART, which has two.
+
+    fairseq counted positions from the padding index + 1, and files have kept the rows before. The parameter
+    `weight` is (max_length + offset, D).
+
+    Shapes: (*batch, L) -> (*batch, L, D).
+    Raises: as LearnedPositions.
+    Source: Lewis et al. 2020 (BART); transformers' BartLearnedPositionalEmbedding.
+    """
+
+    @checked
+    def __init__(
+        self, max_length: PositiveInt, d_model: PositiveInt, *, offset: NonNegativeInt
+    ) -> None:
+        super().__init__(max_length + offset, d_model)
+        self.max_length, self.offset = max_length, offset
+
+    @checked(like="self.weight")
+    def forward(
+        self, position_ids: Annotated[Int[Tensor, "*batch L"], AtLeast(0), Below("self.max_length")]
+    ) -> Float[Tensor, "*batch L D"]:
+        """The vectors of these positions."""
+        return functional.embedding(position_ids + self.offset, self.weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -48,20 +48,28 @@ def apply_rotary(
     """
     r = check_rotary_dim(rotary_dim, x.shape[-1])
     angles = position_ids.double().unsqueeze(-1) * frequencies(r, base).to(x.device)  # *ids L r/2
-    return rotate_pairs(x, angles, layout)
+    return rotate_pairs(x, *cos_sin(angles, x.dtype), layout)
+
+
+def cos_sin(
+    angles: Float[Tensor, "*B L half"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*B 1 L half"], Float[Tensor, "*B 1 L half"]]:
+    """Cosine and sine of each angle, the same for all heads, in at least float32."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return angles.cos().unsqueeze(-3).to(wide), angles.sin().unsqueeze(-3).to(wide)
 
 
 def rotate_pairs(
-    x: Float[Tensor, "B H L d"], angles: Float[Tensor, "... L half"], layout: str
-) -> Float[Tensor, "B H L d"]:
+    x: Float[Tensor, "B H L d"], cos: Float[Tensor, "... L half"], sin: Float[Tensor, "... L half"],
+    layout: str,
+) -> Float[Tensor, "B H L d"]:  # fmt: skip
     """Rotate pair i of each token's features by its angle i; features beyond the last pair stay."""
-    r = 2 * angles.shape[-1]
-    wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = (turn.unsqueeze(-3).to(wide) for turn in (angles.cos(), angles.sin()))  # *B 1 L r/2
+    r = 2 * cos.shape[-1]
     axis, pairs = (-1, (r // 2, 2)) if layout == "interleaved" else (-2, (2, r // 2))
     a, b = x[..., :r].unflatten(-1, pairs).unbind(axis)  # B H L r/2
     rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), axis).flatten(-2)  # B H L r
-    return torch.cat((rotated.to(x.dtype), x[..., r:]), -1)
+    rotated = rotated.to(x.dtype)
+    return rotated if r == x.shape[-1] else torch.cat((rotated, x[..., r:]), -1)
 
 
 class RotaryPositions(PositionScheme):
@@ -84,6 +92,7 @@ class RotaryPositions(PositionScheme):
         super().__init__()
         self.rotary_dim = check_rotary_dim(rotary_dim, d_head)
         self.d_head, self.base, self.layout = d_head, base, layout
+        self._kept: tuple = (None, None, None)  # the last call's position IDs, a key, cos and sin
 
     @checked(d="self.d_head")
     def rotate(
@@ -93,8 +102,25 @@ class RotaryPositions(PositionScheme):
         position_ids: Int[Tensor, " L"] | Int[Tensor, "#B L"],
     ) -> tuple[Float[Tensor, "B H L d"], Float[Tensor, "B G L d"]]:
         """Both rotated, each token by its own position."""
-        angles = position_ids.double().unsqueeze(-1) * self._frequencies().to(query.device)
-        return rotate_pairs(query, angles, self.layout), rotate_pairs(key, angles, self.layout)
+        turns = self._turns(position_ids, query)
+        return rotate_pairs(query, *turns, self.layout), rotate_pairs(key, *turns, self.layout)
+
+    def _turns(self, position_ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of every angle: kept, since all layers of a model ask for the same ones."""
+        fixed = not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled())
+        fixed = fixed and not position_ids.is_inference()  # it does not count how often it changed
+        key = (position_ids._version, like.dtype, like.device) if fixed else None
+        kept_ids, kept_key, turns = self._kept
+        if fixed and kept_ids is position_ids and kept_key == key:
+            return turns
+        angles = position_ids.double().unsqueeze(-1) * self._frequencies().to(like.device)
+        turns = cos_sin(angles, like.dtype)
+        if fixed:
+            self._kept = (position_ids, key, turns)
+        return turns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": (None, None, None)}
 
     def _frequencies(self) -> Float[Tensor, " half"]:
         """How far each pair turns from one position to the next, in radians."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import argument_error
 from ..exercises import EXERCISES
+from ..functional.masks import combine_masks
 from ..layers.blocks import Embedding, real_tokens
 from ..models.transformer import Transformer, TransformerConfig
 from ..shapes import checked
@@ -273,7 +274,12 @@ class OwnTransformer(Transformer):
         positions = count(real.cpu()).to(real.device)  # B S
         return embedding(ids, positions[:, -ids.shape[1] :], real.shape[1])
 
-    def padding(self, ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"] | None:
-        """The reader's padding mask."""
+    def padding(
+        self, ids: Int[Tensor, "B S"], attention_mask: Tensor | None = None
+    ) -> Bool[Tensor, "B 1 1 S"] | None:
+        """The reader's padding mask, and what the caller masks."""
         function = self.parts.own.get("ch04.padding_mask")
-        return super().padding(ids) if function is None else function(ids, self.config.pad_id)
+        if function is None:
+            return super().padding(ids, attention_mask)
+        given = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        return combine_masks(function(ids, self.config.pad_id), given)

@@ -13,6 +13,9 @@ from .attention import (
 )
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
+from .latent import latent_attention
+from .log_mel import log_mel, mel_band
+from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
     document_mask,
@@ -49,8 +52,22 @@ from .scoring import (
     location_scores,
     predicted_centers,
 )
-from .training import cross_entropy, one_cycle_rate, paper_rate, word_target
+from .subwords import (
+    bert_words,
+    byte_bpe_merges,
+    byte_bpe_text,
+    byte_bpe_tokens,
+    byte_character,
+    gpt2_words,
+    is_ideograph,
+    is_punctuation,
+    word_piece_vocabulary,
+    word_pieces,
+)
+from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
+from .vision import interpolate_positions, patch_embedding
+from .whisper import audio_positions, audio_stem
 
 __all__ = [
     "additive_scores",
@@ -58,9 +75,16 @@ __all__ = [
     "alibi_slopes",
     "apply_rotary",
     "attention",
+    "audio_positions",
+    "audio_stem",
     "batch_norm",
     "bend",
+    "bert_words",
     "bilinear_scores",
+    "byte_bpe_merges",
+    "byte_bpe_text",
+    "byte_bpe_tokens",
+    "byte_character",
     "cached_attention",
     "causal_mask",
     "content_scores",
@@ -73,28 +97,40 @@ __all__ = [
     "expected_cost_gradient",
     "feed_forward",
     "gaussian_scores",
+    "gpt2_words",
     "gru_step",
     "hard_attention",
     "heads",
+    "interpolate_positions",
     "is_allowed",
+    "is_ideograph",
+    "is_punctuation",
     "jacobian_of_weights",
+    "join_pairs",
     "kernel_regression",
     "key_value_index",
+    "latent_attention",
     "layer_norm",
     "linear",
     "local_weights",
     "location_scores",
+    "log_mel",
     "log_sum_exp",
+    "mask_tokens",
     "masked_softmax",
     "matmul",
+    "mel_band",
     "multi_head",
     "network",
+    "next_sentence_pairs",
+    "next_token_loss",
     "normed",
     "one_cycle_rate",
     "online_softmax",
     "padding_mask",
     "padding_mask_from_tokens",
     "paper_rate",
+    "patch_embedding",
     "predicted_centers",
     "prefix_mask",
     "recurrent_memory",
@@ -120,5 +156,7 @@ __all__ = [
     "transformer",
     "weighted_sum",
     "window_mask",
+    "word_piece_vocabulary",
+    "word_pieces",
     "word_target",
 ]

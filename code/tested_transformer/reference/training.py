@@ -38,6 +38,20 @@ def cross_entropy(logits, expected, ignore=0, label_smoothing=0.0, reduction="me
     return total / max(len(losses), 1) if reduction == "mean" else total
 
 
+def next_token_loss(logits, labels, ignore=-100):
+    """-log p of each label but the first, by the logits of the position before it; the mean of all.
+
+    Shapes: logits (B, L, V), labels (B, L) -> a number. Source: Radford et al. 2018, equation 1.
+    """
+    logits, losses = _wide(logits), []
+    for b in range(labels.shape[0]):
+        for t in range(labels.shape[1] - 1):
+            if labels[b, t + 1] != ignore:
+                row = logits[b, t] - logits[b, t].max()
+                losses.append(np.log(np.exp(row).sum()) - row[labels[b, t + 1]])
+    return sum(losses, start=logits.dtype.type(0)) / max(len(losses), 1)
+
+
 def paper_rate(step, d_model, warmup=4000, factor=1.0):
     """The paper's learning rate, its two halves told apart. Source: Vaswani et al. 2017, equation 3."""
     peak = factor / np.sqrt(d_model * warmup)

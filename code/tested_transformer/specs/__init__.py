@@ -1,7 +1,9 @@
 """For each family of ideas one Spec: what is right, and the famous mistakes. `judge` decides."""
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from ..errors import argument_error
 from .case import Case
@@ -12,6 +14,7 @@ from .run import Run
 from .spec import Check, Spec, specs_in
 
 
+@cache
 def _discovered() -> dict[str, Spec]:
     """The Specs of every folder here, in the order of the chapters."""
     families = [each.name for each in iter_modules(__path__) if each.ispkg]
@@ -20,7 +23,11 @@ def _discovered() -> dict[str, Spec]:
     return {spec.name: spec for spec in sorted(every, key=lambda spec: spec.chapter)}
 
 
-SPECS = _discovered()
+def __getattr__(name: str) -> Any:
+    """SPECS, by name, when it is asked for: one Spec alone needs no module of another family."""
+    if name != "SPECS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _discovered()
 
 
 def pitfall(name: str) -> Mutant:
@@ -28,7 +35,7 @@ def pitfall(name: str) -> Mutant:
 
     Raises: ValueError if there is none.
     """
-    every = {mutant.name: mutant for spec in SPECS.values() for mutant in spec.mutants}
+    every = {mutant.name: mutant for spec in _discovered().values() for mutant in spec.mutants}
     if name not in every:
         raise argument_error(ValueError, "name", repr(name), f"one of {', '.join(sorted(every))}")
     return every[name]

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import argument_error
-from ..generation.decoding_state import CausalState
+from ..generation.decoding_state import CausalState, Seq2SeqState
 from ..generation.generate import generate
 from ..generation.masked_state import MaskedCausalState
+from ..layers.multi_head import MultiHeadAttention
+from ..models.bert import Bert
 from ..models.language_model import LanguageModel
 from ..models.transformer import Transformer
 from .own_code import name_of
@@ -196,6 +198,8 @@ class OwnLanguageModel(Model):
 
     def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
         """By the package's `generate`."""
+        if not self.module.config.head:
+            raise NotApplicable("it has no output layer")
         if self.pad_id is None:
             state, pad = MaskedCausalState(self.module, mask), 0
         else:
@@ -205,13 +209,39 @@ class OwnLanguageModel(Model):
 
     def variants(self) -> Iterator[tuple[str, Model]]:
         """Every layer by each backend that the CPU has."""
-        for backend in ("plain", "fused", "tiled"):
+        return _by_backend(self)
 
-            def choose(module: nn.Module, backend: str = backend) -> None:
-                for layer in module.layers:
-                    layer.attention.backend = backend
 
-            yield f'backend="{backend}"', self.copied(choose)
+class OwnBert(Model):
+    """The package's Bert: padding is what the mask says; a head for texts is asked of each token.
+
+    A text's own logits are its first token's, and that is padding where a text is padded on the left.
+    """
+
+    causal = False
+
+    def __init__(self, module: Bert) -> None:
+        super().__init__(module, module.config.vocab_size)
+        self.max_length, self.filler = min(64, module.config.max_length), module.config.pad_id or 0
+        if module.config.head is None:
+            self.without_gradient = {"pooler.": "it is called on the last hidden states"}
+
+    def logits(
+        self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Positions count the real tokens; the logits of two heads stand side by side."""
+        if mask is not None and position_ids is None:
+            position_ids = _counted(mask)
+        if self.module.config.head in (None, "masked_lm"):
+            return self.module(ids, mask, position_ids=position_ids)
+        hidden = self.module.encode(ids, mask, position_ids=position_ids)
+        answer = self.module.logits(hidden.flatten(0, 1)[:, None])  # each token as a text of one
+        parts = answer if isinstance(answer, tuple) else (answer,)
+        return torch.cat([part.reshape(*ids.shape, -1) for part in parts], dim=-1)
+
+    def variants(self) -> Iterator[tuple[str, Model]]:
+        """Every layer by each backend that the CPU has."""
+        return _by_backend(self)
 
 
 class OwnTransformer(Model):
@@ -223,24 +253,51 @@ class OwnTransformer(Model):
         super().__init__(module, module.config.output_vocab)
         self.pad_id, self.filler = module.config.pad_id, module.config.pad_id or 0
         self.source = torch.arange(1, 6)[None] % module.config.source_vocab
+        if module.config.positions == "learned":
+            self.max_length = module.config.max_length
 
     @property
     def takes_mask(self) -> bool:
-        """With a padding id, by that id."""
+        """With a padding id, by that id. Without one, positions count padding, and a text would move."""
         return self.pad_id is not None
+
+    def _padded(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        return ids if mask is None else ids.masked_fill(~mask[:, -ids.shape[1] :], self.pad_id)
 
     def logits(
         self, ids: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
         """The logits after each prefix of the target."""
-        ids = ids if mask is None else ids.masked_fill(~mask, self.pad_id)
-        return self.module(self.source.expand(len(ids), -1), ids)
+        return self.module(self.source.expand(len(ids), -1), self._padded(ids, mask))
+
+    def new_cache(self) -> Any:
+        """The model's own."""
+        return self.module.new_cache()
+
+    def step(self, ids: Tensor, cache: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The cache is changed in place."""
+        source = self.source.expand(len(ids), -1)
+        memory, visible = self.module.encode(source), self.module.padding(source)
+        ids = self._padded(ids, mask)
+        return self.module.decode(ids, memory, memory_mask=visible, cache=cache), cache
+
+    def reorder(self, cache: Any, rows: Tensor) -> Any:
+        """In place; all texts have the same source."""
+        cache.reorder(rows)
+        return cache
+
+    def generate(self, ids: Tensor, mask: Tensor, max_new: int, eos: int | None) -> Tensor:
+        """By the package's `generate`."""
+        if not self.module.config.head:
+            raise NotApplicable("it has no output layer")
+        state = Seq2SeqState(self.module, self.source.expand(len(ids), -1))
+        ids, pad = self._padded(ids, mask if self.takes_mask else None), self.filler
+        return generate(state, ids, max_new=max_new, eos=eos, padding=pad).tokens
 
     def from_source(self, ids: Tensor, source: Tensor, mask: Tensor) -> Tensor:
-        """Padding is an id."""
-        if self.pad_id is None:
-            raise NotApplicable("it has no padding")
-        return self.module(source.masked_fill(~mask, self.pad_id), ids)
+        """Padding is an id, or what attention_mask says."""
+        filled = source.masked_fill(~mask, self.filler)
+        return self.module(filled, ids, attention_mask=None if self.takes_mask else mask)
 
 
 class HuggingFace(Model):
@@ -393,6 +450,18 @@ class HuggingFace(Model):
                 )
 
 
+def _by_backend(model: Model) -> Iterator[tuple[str, Model]]:
+    """The model with every attention of the package by each backend that the CPU has."""
+    for backend in ("plain", "fused", "tiled"):
+
+        def choose(module: nn.Module, backend: str = backend) -> None:
+            for part in module.modules():
+                if isinstance(part, MultiHeadAttention):
+                    part.backend = backend
+
+        yield f'backend="{backend}"', model.copied(choose)
+
+
 def _counted(mask: Tensor) -> Tensor:
     """Positions: how many real tokens stand before each."""
     return (mask.long().cumsum(1) - 1).clamp(min=0)
@@ -409,6 +478,8 @@ def adapted(model: Any, *, vocab_size: int | None = None) -> Model:
         return model
     if isinstance(model, LanguageModel):
         return OwnLanguageModel(model)
+    if isinstance(model, Bert):
+        return OwnBert(model)
     if isinstance(model, Transformer):
         return OwnTransformer(model)
     if isinstance(model, nn.Module) and hasattr(model, "config") and hasattr(model, "can_generate"):

@@ -35,6 +35,8 @@ def as_array(answer: Any) -> np.ndarray:
     if isinstance(answer, Tensor):
         answer = answer.detach().cpu()
         return (answer.double() if answer.is_floating_point() else answer).numpy()
+    if isinstance(answer, int) and answer.bit_length() > 63:  # NumPy would make an object of it
+        raise argument_error(TypeError, "the answer", "a number beyond int64", "one of 64 bits")
     if isinstance(answer, np.ndarray | np.generic | bool | int | float):
         return np.asarray(answer)
     raise argument_error(TypeError, "the answer", f"a {type(answer).__name__}", "a tensor")

@@ -58,6 +58,11 @@ class Shaken(TorchDispatchMode):
         self.seed, self.eps, self.counts = seed, torch.finfo(dtype).eps, counts
         self.pools, self.factors, self.used = 0, torch.empty(0), 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No formula is compiled: torch need not import its compiler (seconds) and ask it at every call."""
+        return False
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..bounds import AtLeast, Below, Int64, Probability
 from ..shapes import checked
 
-__all__ = ["cross_entropy", "token_accuracy"]
+__all__ = ["cross_entropy", "next_token_loss", "token_accuracy"]
 
 
 @checked
@@ -45,6 +45,25 @@ def cross_entropy(
         surprise = (1 - label_smoothing) * surprise - label_smoothing * log_p.mean(-1)
     total = surprise.sum()
     return total if reduction == "sum" else total / max(expected.numel(), 1)
+
+
+@checked
+def next_token_loss(
+    logits: Float[Tensor, "B L V"], labels: Int[Tensor, "B L"], *, ignore: Int64 | None = -100
+) -> Float[Tensor, ""]:
+    """The mean negative log-likelihood of each sequence's next tokens; the labels are not shifted before.
+
+    The logits at position t predict label t + 1, so the first label of a sequence and its last logits
+    play no part. Where a label is `ignore`, nothing is predicted.
+
+    Shapes: logits (B, L, V), labels (B, L), the token IDs that were read -> ().
+    Raises: TypeError or ValueError that name the argument.
+    Source: Radford et al. 2018, equation 1.
+
+    >>> next_token_loss(torch.zeros(1, 3, 4), torch.tensor([[3, 0, 2]])).item()  # log 4
+    1.3862943649291992
+    """
+    return cross_entropy(logits[:, :-1], labels[:, 1:], ignore=ignore)
 
 
 @checked

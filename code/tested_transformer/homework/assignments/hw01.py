@@ -107,7 +107,7 @@ def _missing(run: Run, case: Case) -> Problem | None:
 @mistake(
     "an ordinary dictionary",
     rejected_by="an average of equal values is that value",
-    cause="Only entries that match are averaged; a softmax gives every entry something.",
+    cause="Only entries that match are averaged; a softmax gives every entry some weight.",
 )
 def ordinary_dictionary(labels, value, asked, sharpness):
     return (
@@ -118,7 +118,7 @@ def ordinary_dictionary(labels, value, asked, sharpness):
 @mistake(
     "shares over the questions",
     rejected_by="an average of equal values is that value",
-    cause="The softmax runs over the axis of the questions: dim=-2 in place of dim=-1.",
+    cause="The softmax runs over the axis of the queries: dim=-2 in place of dim=-1.",
 )
 def shares_over_the_questions(labels, value, asked, sharpness):
     return torch.softmax(matches(labels, asked).to(value.dtype) * sharpness, -2) @ value
@@ -138,8 +138,8 @@ def exponentials_that_overflow(labels, value, asked, sharpness):
 @mistake(
     "worked out in float32",
     rejected_by="an average of equal values is that value",
-    cause="True and False times a number of Python are float32, and so are their weights. To "
-    "widen them later brings no digit back.",
+    cause="True and False times a Python number are float32, and so are their weights. "
+    "Converting them to float64 later restores no digit.",
 )
 def worked_out_in_float32(labels, value, asked, sharpness):
     return torch.softmax(matches(labels, asked) * float(sharpness), -1).to(value.dtype) @ value
@@ -148,7 +148,7 @@ def worked_out_in_float32(labels, value, asked, sharpness):
 @mistake(
     "the first match alone",
     rejected_by="equals the reference",
-    cause="A search that stops at the first hit; attention scores every entry.",
+    cause="A search that stops at the first match; attention scores every entry.",
 )
 def first_match_alone(labels, value, asked, sharpness):
     return (
@@ -176,12 +176,13 @@ LOOK_UP = Spec(
     checks=(
         Check(
             "an average of equal values is that value",
-            "The weights of a question sum to 1, so if every value is 1 every answer is 1.",
+            "The weights of a query sum to 1, so if every value is 1, every output is 1.",
             _constant_value,
         ),
         Check(
-            "nobody answers, all answer",
-            "A label that is not there has the score 0 everywhere. A softmax of equal scores is even.",
+            "no label matches: a uniform average",
+            "A label that does not occur has the score 0 everywhere. A softmax of equal scores "
+            "is uniform.",
             _missing,
         ),
     ),
@@ -248,7 +249,7 @@ def _itself(run: Run, case: Case) -> Problem | None:
 @mistake(
     "only the rows",
     rejected_by="what a token gives itself",
-    cause="A row is a list over tokens too: the columns were shuffled with the rows.",
+    cause="The columns are tokens too: they were shuffled along with the rows.",
 )
 def only_the_rows(weights, order):
     return torch.take_along_dim(weights, order.argsort(-1).unsqueeze(-1), -2)
@@ -257,7 +258,7 @@ def only_the_rows(weights, order):
 @mistake(
     "only the columns",
     rejected_by="what a token gives itself",
-    cause="The rows were shuffled with the columns.",
+    cause="The rows were shuffled along with the columns.",
 )
 def only_the_columns(weights, order):
     return torch.take_along_dim(weights, order.argsort(-1).unsqueeze(-2), -1)
@@ -266,7 +267,7 @@ def only_the_columns(weights, order):
 @mistake(
     "shuffled once more",
     rejected_by="equals the reference",
-    cause="weights[order] applies the order a second time; its inverse is wanted.",
+    cause="weights[order] applies the order a second time; the inverse is needed.",
 )
 def shuffled_once_more(weights, order):
     return back_in_order(weights, order.argsort(-1))
@@ -275,7 +276,7 @@ def shuffled_once_more(weights, order):
 @mistake(
     "the first sample's order for all",
     rejected_by="equals the reference",
-    cause="One permutation used for every sample of the batch.",
+    cause="One permutation is used for every sample of the batch.",
 )
 def first_order_for_all(weights, order):
     return back_in_order(
@@ -296,7 +297,8 @@ UNSHUFFLE = Spec(
     differentiable=False,
     cases=_order_cases,
     checks=(
-        Check("rows still sum to 1", "Putting things in order makes no weight new.", sums_of_rows),
+        Check("rows still sum to 1", "Reordering changes no weight, so the sorted weights must "
+        "stay the same.", sums_of_rows),
         Check(
             "what a token gives itself",
             "Weight (i, i) belongs to one token, so it must be on the diagonal before and after.",
@@ -377,7 +379,7 @@ def _number(answer, arguments):
 @mistake(
     "the half forgotten",
     rejected_by="equals the reference",
-    cause="M - M^T counts each difference whole, and the square makes 4 of the 2.",
+    cause="M - M^T is twice the antisymmetric part, and squaring makes this a factor of 4.",
 )
 def half_forgotten(w_query, w_key):
     return 4 * one_way_part(w_query, w_key)
@@ -386,7 +388,7 @@ def half_forgotten(w_query, w_key):
 @mistake(
     "lengths for squares",
     rejected_by="equals the reference",
-    cause="The quotient of two norms; the squares are what adds up.",
+    cause="This is the quotient of two norms, but only squares add up.",
 )
 def lengths_for_squares(w_query, w_key):
     return one_way_part(w_query, w_key).sqrt()
@@ -404,7 +406,8 @@ def mutual_part(w_query, w_key):
 @mistake(
     "the matrices compared, not their product",
     rejected_by="the size of the matrices does not count",
-    cause="Only the product W_Q W_K^T enters the scores; many pairs have the same.",
+    cause="Only the product W_Q W_K^T enters the scores, and many pairs of matrices have the "
+    "same product.",
 )
 def matrices_compared_not_their_product(w_query, w_key):
     return (w_query - w_key).square().sum((-2, -1)) / (w_query.square() + w_key.square()).sum(
@@ -427,12 +430,13 @@ ONE_WAY = Spec(
     checks=(
         Check(
             "the size of the matrices does not count",
-            "Ten times the queries, with the other sign: each part of M grows alike, so do the squares.",
+            "With ten times the queries and the other sign, both parts of M grow by the same "
+            "factor, and so do their squares.",
             _neither_scale,
         ),
         Check(
             "asking and answering exchanged",
-            "With W_Q and W_K exchanged M becomes its transpose, which is as one-sided as M.",
+            "If W_Q and W_K are exchanged, M becomes its transpose, which is as asymmetric as M.",
             _roles,
         ),
     ),
@@ -512,7 +516,7 @@ def _gives_back(run: Run, case: Case) -> Problem | None:
 @mistake(
     "one equation forgotten",
     rejected_by="the weights sum to 1",
-    cause="The values alone: 4 w1 + 8 w2 = 5 has many solutions.",
+    cause="The values alone are not enough: 4 w1 + 8 w2 = 5 has many solutions.",
 )
 def one_equation_forgotten(output, value):
     return recovered(output, value, ones=False)
@@ -520,8 +524,8 @@ def one_equation_forgotten(output, value):
 
 @mistake(
     "resemblance taken for weight",
-    rejected_by="the weights give the output back",
-    cause="How much an output resembles a value also depends on the other values.",
+    rejected_by="the weights reproduce the output",
+    cause="How similar an output is to a value also depends on the other values.",
 )
 def resemblance_taken_for_weight(output, value):
     return torch.softmax(output @ value.mT, -1)
@@ -529,8 +533,8 @@ def resemblance_taken_for_weight(output, value):
 
 @mistake(
     "made to sum to 1 afterwards",
-    rejected_by="the weights give the output back",
-    cause="Of many solutions one was taken and then stretched, which spoils it as a solution.",
+    rejected_by="the weights reproduce the output",
+    cause="One of many solutions was taken and then rescaled, after which it is no solution.",
 )
 def made_to_sum_to_1_afterwards(output, value):
     return (w := recovered(output, value, ones=False)) / w.sum(-1, keepdim=True)
@@ -538,8 +542,8 @@ def made_to_sum_to_1_afterwards(output, value):
 
 @mistake(
     "the first sample's values for all",
-    rejected_by="the weights give the output back",
-    cause="One system solved for every sample: each has values of its own.",
+    rejected_by="the weights reproduce the output",
+    cause="One system is solved for every sample, but each sample has its own values.",
 )
 def first_values_for_all(output, value):
     return recovered(output, value.reshape(-1, *value.shape[-2:])[0].expand_as(value))
@@ -559,13 +563,13 @@ WHO = Spec(
     cases=_who_cases,
     checks=(
         Check(
-            "the weights give the output back",
-            "The weighted average of the values, with the weights found, must be the output.",
+            "the weights reproduce the output",
+            "The weighted sum of the values, with the weights that you found, must be the output.",
             _gives_back,
         ),
         Check(
             "the weights sum to 1",
-            "Something is known of attention weights before any output is seen.",
+            "You know something about attention weights before you look at any output.",
             _adds_up,
         ),
     ),
@@ -607,7 +611,7 @@ def in_double(query, key, value):
 @mistake(
     "a batch read as one sequence",
     rejected_by="the hunt",
-    symptom="A sample's answer depends on its neighbors in the batch.",
+    symptom="A sample's output depends on its neighbors in the batch.",
     cause="The batch is flattened into the length before the scores.",
 )
 def _one_sequence(query, key, value):
@@ -618,8 +622,8 @@ def _one_sequence(query, key, value):
 @mistake(
     "the scale of the values",
     rejected_by="the hunt",
-    symptom="Right as long as keys and values are equally wide.",
-    cause="1/sqrt(dv) where d is the width of query and key.",
+    symptom="Right as long as keys and values have the same dimension.",
+    cause="1/sqrt(dv), but d is the dimension of query and key.",
 )
 def _scale_of_the_values(query, key, value):
     return by_einsum(query * (query.shape[-1] / value.shape[-1]) ** 0.5, key, value)
@@ -628,8 +632,8 @@ def _scale_of_the_values(query, key, value):
 @mistake(
     "as many keys as queries",
     rejected_by="the hunt",
-    symptom="Of a longer second sequence the end is never read.",
-    cause="The keys are cut to the length of the queries, as if it were self-attention.",
+    symptom="If the second sequence is longer, its last tokens have no effect.",
+    cause="The keys are truncated to the number of queries, as if it were self-attention.",
 )
 def _as_many_keys_as_queries(query, key, value):
     length = query.shape[-2]
@@ -639,8 +643,8 @@ def _as_many_keys_as_queries(query, key, value):
 @mistake(
     "an axis counted from the front",
     rejected_by="the hunt",
-    symptom="With one batch axis it is right, with two the rows of weights do not sum to 1.",
-    cause="softmax(dim=2) was right for three axes; with four it is that of the queries.",
+    symptom="Right with one batch axis; with two, the rows of weights do not sum to 1.",
+    cause="softmax(dim=2) is right for three axes; with four it is the axis of the queries.",
 )
 def _axis_from_the_front(query, key, value):
     scores = query @ key.mT * query.shape[-1] ** -0.5
@@ -650,8 +654,8 @@ def _axis_from_the_front(query, key, value):
 @mistake(
     "half of the digits",
     rejected_by="the hunt",
-    symptom="float64 goes in and comes out, and the last nine digits are noise. How far apart may "
-    "your comparison let two float64 numbers be?",
+    symptom="Input and output are float64, but the last nine digits are noise. How large a "
+    "difference between two float64 numbers does your comparison allow?",
     cause="Everything is computed in float32 on the way.",
 )
 def _in_single(query, key, value):
@@ -661,7 +665,7 @@ def _in_single(query, key, value):
 @mistake(
     "one maximum for all rows",
     rejected_by="the hunt",
-    symptom="No overflow; but a row that lies far below another becomes 0/0.",
+    symptom="There is no overflow, but a row whose scores are far below another row's becomes 0/0.",
     cause="scores.max() where each row needs its own largest score.",
 )
 def _one_maximum(query, key, value):
@@ -689,7 +693,8 @@ HUNT = Hunt(
             "K.T with a batch", TransposeAll(), rejected_by="the hunt",
             symptom="With batch axes it raises; if all sizes are equal it does not raise, but mixes "
             "samples.",
-            cause="`.T` turns all axes round; with a batch only the last two may change: `.mT`.",
+            cause="`.T` reverses all axes; with a batch only the last two may be exchanged: "
+            "`.mT`.",
         ),
         _one_sequence,
         _scale_of_the_values,
@@ -703,55 +708,57 @@ HUNT = Hunt(
         _one_maximum,
         Mutant(
             "the caller's query scaled", InPlace(), rejected_by="the hunt",
-            symptom="The answer is right; the second call with the same tensors is not.",
-            cause="query.mul_ works in place, on a tensor of the caller.",
+            symptom="The output is right, but the second call with the same tensors is not.",
+            cause="query.mul_ works in place, on the caller's tensor.",
         ),
         _in_single,
     ),
     points=4,
-    minutes=40,
+    minutes=45,
     difficulty="core",
     chapter=1,
 )  # fmt: skip
 
 ASSIGNMENT = Assignment(
     name="hw01",
-    title="What an average can say",
+    title="What a weighted average can tell",
     weeks="1",
     chapters=(0, 1),
     parts=(
         Task(LOOK_UP, "look_up", 15, "warm-up", ("F.scaled_dot_product_attention",)),
         Task(UNSHUFFLE, "unshuffle", 20, "core"),
-        Task(ONE_WAY, "one_way", 10, "warm-up"),
+        Task(ONE_WAY, "one_way", 15, "warm-up"),
         Task(WHO, "who_was_read", 30, "challenge"),
         HUNT,
         Written(
             "hw01-count", "explanation", 2, 20,
-            "1 point: without the begin sign the layer cannot count, with the argument: the sequence "
-            "twice over has the same average (each weight is halved, each value comes twice), but "
-            "twice the count. 1 point: with the begin sign it can be read off: n_vier / (n + 1) and "
-            "1 / (n + 1) are both averages that even weights give, and their quotient, a function of the "
-            "output, is n_vier; it needs no n from elsewhere. A begin sign named without a way to "
-            "the number earns half a point.",
+            "1 point: without the start token the layer cannot count, with the argument: the "
+            "repeated sequence has the same average (each weight is halved, each value occurs "
+            "twice), but twice the count. 1 point: with the start token it is possible: n_vier / "
+            "(n + 1) and 1 / (n + 1) are both averages with equal weights, and their quotient, a "
+            "function of the output, is n_vier; n need not be known from elsewhere. Half a point "
+            "if the start token is named without a way to the number.",
         ),
         Written(
-            "hw01-what-a-share-says", "explanation", 2, 15,
-            "1 point: the second claim is refuted by what chapter 0 did: vier und zwanzig and vier und "
-            "dreissig differ in one part, so what their notes at und say of the tens came from there, "
-            "while the number was read. The note at zwanzig is not needed, the part is. 1 point: the "
-            "first claim is open, since all numbers exchanged had the same unit; an experiment that "
-            "changes the unit and one note alone (the note at und of 27 in 24), with what "
-            "each outcome would mean. Half a point if it is chapter 0's own exchange of 24 and 34. "
-            "Training another model or looking at more heat maps is no such experiment.",
+            "hw01-what-a-share-says", "explanation", 2, 25,
+            "1 point: the second claim is refuted by the patching experiment: vier und zwanzig "
+            "and vier und dreißig differ in one token, so what the state of und holds about the "
+            "tens came from that token, in the encoder. The state of zwanzig is not needed, but "
+            "the token is. 1 point: the first claim is open, because all numbers that were "
+            "patched had the same unit; an experiment that changes the unit and one state alone "
+            "(the state of und from 27 in 24), with what each outcome would mean. Half a point "
+            "if it is the page's own patching of 24 and 34. Training another model or plotting "
+            "more heat maps is no such experiment.",
         ),
         Written(
-            "hw01-noise", "experiment", 3, 30,
-            "1 point: the table or plot is there: for each number of tokens the median and the mean of the "
-            "error over at least 100 draws. 1 point: says what was found with numbers: the error "
-            "grows slowly at first and steeply when the tokens come near dv + 1, and there the mean "
-            "leaves the median behind. 1 point: reasons that fit: for the error, as many unknowns as "
-            "equations, so that nothing is left over to average the noise away; for the mean, a few "
-            "draws whose values nearly lie in a common plane. Half a point for one of the two.",
+            "hw01-noise", "experiment", 3, 40,
+            "1 point: the table or plot: for each number of tokens the median and the mean of "
+            "the error over at least 100 samples. 1 point: the finding, with numbers: the error "
+            "grows slowly at first and steeply when the number of tokens comes near dv + 1, and "
+            "there the mean is much larger than the median. 1 point: reasons that fit: for the "
+            "error, as many unknowns as equations, so that no equation is left to average the "
+            "noise; for the mean, a few samples whose values lie nearly in a common hyperplane. "
+            "Half a point for one of the two.",
         ),
     ),
 )  # fmt: skip

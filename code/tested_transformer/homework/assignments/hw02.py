@@ -95,16 +95,16 @@ def sums_left_as_they_are(scores, centers, width):
 @mistake(
     "a product that underflows",
     rejected_by="finite numbers",
-    cause="Every factor rounds to 0. Can the division come before the exponential?",
+    cause="Every factor underflows to 0. Can the normalization come before the exponential?",
 )
 def product_that_underflows(scores, centers, width):
     return (w := scores.softmax(-1) * bell(scores, centers, width)) / w.sum(-1, keepdim=True)
 
 
 @mistake(
-    "places counted from 1",
-    rejected_by="among equal scores the nearest place wins",
-    cause="The first place is 0, as the first entry of a tensor is.",
+    "positions counted from 1",
+    rejected_by="among equal scores the nearest position wins",
+    cause="The first position is 0, like the first index of a tensor.",
 )
 def places_counted_from_1(scores, centers, width):
     return window_inside(scores, centers - 1, width)
@@ -122,7 +122,7 @@ def two_forgotten(scores, centers, width):
 @mistake(
     "the window alone",
     rejected_by="equals the reference",
-    cause="The scores are replaced by the window and not combined with it.",
+    cause="The scores are replaced by the window instead of being combined with it.",
 )
 def window_alone(scores, centers, width):
     return window_inside(0 * scores, centers, width)
@@ -140,11 +140,12 @@ WINDOW = Spec(
     differentiable=False,
     cases=_window_cases,
     checks=(
-        Check("finite numbers", "A row of NaN: its sum was 0 before it divided.", finite),
+        Check("finite numbers", "A row is NaN: its sum was 0 before the division.", finite),
         Check("rows sum to 1", "The rows are divided by their sums.", sums_of_rows),
         Check(
-            "among equal scores the nearest place wins",
-            "If all scores are equal only the window decides, and it is highest next to its center.",
+            "among equal scores the nearest position wins",
+            "If all scores are equal, only the window matters, and it is largest next to its "
+            "center.",
             _nearest_wins,
             when=lambda case: case.arguments["width"] < 100,
         ),
@@ -222,18 +223,18 @@ def _equal_lengths(run: Run, case: Case) -> Problem | None:
 
 
 @mistake(
-    "every key divided by its length",
+    "every key divided by its norm",
     rejected_by="the keys stay what they were",
-    cause="Normalizing changes the keys; the number that is added must do the work.",
+    cause="Normalizing changes the keys; only the appended feature may make the norms equal.",
 )
 def every_key_divided_by_its_length(key):
     return torch.cat([key / key.norm(dim=-1, keepdim=True).clamp(min=1e-30), 0 * key[..., :1]], -1)
 
 
 @mistake(
-    "what is missing in length",
-    rejected_by="one length for all keys of a sample",
-    cause="The longest length minus the own: a new axis adds to the square of the length.",
+    "the missing norm, not its square",
+    rejected_by="one norm for all keys of a sample",
+    cause="The largest norm minus the key's own: a new feature adds to the square of the norm.",
 )
 def what_is_missing_in_length(key):
     return torch.cat(
@@ -248,8 +249,8 @@ def what_is_missing_in_length(key):
 @mistake(
     "a root of slightly less than 0",
     rejected_by="finite numbers",
-    cause="The square of a length is the sum of squares only up to its last digit, so the "
-    "difference can be just below 0.",
+    cause="Rounding can make the difference of two equal squared norms slightly negative, and "
+    "its root is then NaN.",
 )
 def root_of_slightly_less_than_0(key):
     return torch.cat(
@@ -266,17 +267,17 @@ def root_of_slightly_less_than_0(key):
 
 @mistake(
     "the root forgotten",
-    rejected_by="one length for all keys of a sample",
-    cause="The difference of the squares is the square of the number to add.",
+    rejected_by="one norm for all keys of a sample",
+    cause="The difference of the squared norms is the square of the number to append.",
 )
 def root_forgotten(key):
     return torch.cat([key, leveled(key)[..., -1:].square()], -1)
 
 
 @mistake(
-    "the longest key of the whole batch",
+    "the largest norm of the whole batch",
     rejected_by="equals the reference",
-    cause="max() over everything; amax(-2, keepdim=True) looks at one sample.",
+    cause="max() runs over everything; amax(-2, keepdim=True) runs over one sample.",
 )
 def longest_key_of_the_whole_batch(key):
     return torch.cat([key, ((s := key.square().sum(-1, keepdim=True)).max() - s).sqrt()], -1)
@@ -284,8 +285,9 @@ def longest_key_of_the_whole_batch(key):
 
 LEVEL = Spec(
     name="hw02.level",
-    statement="level(key): each key with one number more, at least 0, such that all keys of a sample "
-    "have the same length, and none is longer than it must be. (*batch, S, d) -> (*batch, S, d + 1)",
+    statement="level(key): each key with one feature more, at least 0, such that all keys of a "
+    "sample have the same norm, and none is larger than necessary. (*batch, S, d) -> (*batch, S, "
+    "d + 1)",
     required=("key",),
     reference=_level,
     baseline=leveled,
@@ -295,18 +297,19 @@ LEVEL = Spec(
     checks=(
         Check(
             "finite numbers",
-            "NaN is 0/0, or the root of a number below 0: worked out in two ways, the same square may "
-            "differ in its last digit.",
+            "NaN is 0/0 or the root of a negative number: the same square, computed in two ways, "
+            "may differ in its last digit.",
             finite,
         ),
         Check(
             "the keys stay what they were",
-            "The first d numbers are the old key: with a 0 at the end of the query, no score changes.",
+            "The first d features are the old key, so a query with a 0 appended keeps its scores.",
             _kept,
         ),
         Check(
-            "one length for all keys of a sample",
-            "The squared lengths of a sample's new keys must be equal. Squares add up, lengths do not.",
+            "one norm for all keys of a sample",
+            "The squared norms of a sample's new keys must be equal. Squares add up, norms do "
+            "not.",
             _equal_lengths,
         ),
     ),
@@ -347,8 +350,8 @@ def scale_for_rows(d, query_mean, query_std, key_mean, key_std):
 @mistake(
     "all scores in one pot",
     rejected_by="equals the reference",
-    cause="The variance over all queries and keys. What shifts a whole row does not count: "
-    "the softmax takes each row for itself.",
+    cause="This is the variance over all queries and keys. A shift of a whole row does not "
+    "count, because the softmax normalizes each row by itself.",
 )
 def _all_scores_scale(d, query_mean, query_std, key_mean, key_std):
     both = (query_std**2 + query_mean**2) * (key_std**2 + key_mean**2)
@@ -401,7 +404,7 @@ def _twice_the_keys(run: Run, case: Case) -> Problem | None:
 @mistake(
     "one over the root of d",
     rejected_by="keys of twice the size, half the scale",
-    cause="The premise of 1/sqrt(d) was taken for granted.",
+    cause="The assumptions of 1/sqrt(d) do not hold here.",
 )
 def one_over_the_root_of_d(d, query_mean, query_std, key_mean, key_std):
     return d**-0.5
@@ -409,8 +412,9 @@ def one_over_the_root_of_d(d, query_mean, query_std, key_mean, key_std):
 
 @mistake(
     "the variance for its root",
-    rejected_by="four times the width, half the scale",
-    cause="A factor comes out of a variance squared: its root is what divides.",
+    rejected_by="four times the dimension, half the scale",
+    cause="A factor enters the variance squared, so the scores are divided by the root of the "
+    "variance.",
 )
 def variance_for_its_root(d, query_mean, query_std, key_mean, key_std):
     return scale_for_rows(d, query_mean, query_std, key_mean, key_std) ** 2
@@ -419,8 +423,8 @@ def variance_for_its_root(d, query_mean, query_std, key_mean, key_std):
 @mistake(
     "the mean of the queries forgotten",
     rejected_by="equals the reference",
-    cause="What multiplies a key's entry is the query's entry, and the mean is a part of its "
-    "size: E[q^2] = std^2 + mean^2.",
+    cause="Each entry of a key is multiplied by an entry of the query, and the query's mean "
+    "contributes to its square: E[q^2] = std^2 + mean^2.",
 )
 def mean_of_the_queries_forgotten(d, query_mean, query_std, key_mean, key_std):
     return 1 / (query_std * key_std * math.sqrt(d))
@@ -440,8 +444,9 @@ SCALE = Spec(
     usual=(SHAPE,),
     checks=(
         Check(
-            "four times the width, half the scale",
-            "The variance of a sum of independent terms grows with their number, its root with the root.",
+            "four times the dimension, half the scale",
+            "The variance of a sum of independent terms grows with their number, and its root "
+            "with the root.",
             _four_times_wider,
         ),
         Check(
@@ -488,7 +493,7 @@ def _tame_logs(scores: Tensor) -> tuple[Tensor, Tensor]:
 @mistake(
     "each weight alone",
     rejected_by="raising all scores changes nothing",
-    cause="-p (ln p + 1): as if a score moved nothing but its own weight, by p.",
+    cause="-p (ln p + 1): as if a score changed only its own weight, and by p.",
 )
 def _no_mean(scores: Tensor) -> Tensor:
     weights, logs = _tame_logs(scores)
@@ -498,7 +503,7 @@ def _no_mean(scores: Tensor) -> Tensor:
 @mistake(
     "only the diagonal of the Jacobian",
     rejected_by="raising all scores changes nothing",
-    cause="p (1 - p) is how a score moves its own weight. It moves all the others too.",
+    cause="p (1 - p) is how a score changes its own weight. It changes all the others too.",
 )
 def _only_itself(scores: Tensor) -> Tensor:
     weights, logs = _tame_logs(scores)
@@ -508,7 +513,7 @@ def _only_itself(scores: Tensor) -> Tensor:
 @mistake(
     "the logarithm of 0",
     rejected_by="finite numbers",
-    cause="0 times -inf is NaN: the logarithm of a weight that has already become 0.",
+    cause="0 times -inf is NaN: the logarithm of a weight that has already underflowed to 0.",
 )
 def _log_of_zero(scores: Tensor) -> Tensor:
     weights = scores.softmax(-1)
@@ -578,12 +583,14 @@ ENTROPY = Spec(
     checks=(
         Check(
             "finite numbers",
-            "A weight that is 0, or rounds to 0, adds nothing to the entropy, and its score no slope.",
+            "A weight that is 0, or underflows to 0, adds nothing to the entropy, and its score "
+            "has the derivative 0.",
             finite,
         ),
         Check(
             "raising all scores changes nothing",
-            "The softmax does not see a shift of the whole row, so the derivatives of a row sum to 0.",
+            "A shift of the whole row does not change the softmax, so the derivatives of a row "
+            "sum to 0.",
             sums_of_rows,
         ),
     ),
@@ -623,7 +630,7 @@ def _wide(scores: Tensor) -> Tensor:
     "the largest magnitude subtracted",
     rejected_by="the hunt",
     symptom="A row of scores that are all far below zero becomes 0/0.",
-    cause="abs().amax() in place of amax(): what is subtracted must be the largest score.",
+    cause="abs().amax() in place of amax(): the largest score must be subtracted.",
 )
 def _largest_magnitude(scores, scale):
     scaled = _wide(scores) * scale
@@ -636,7 +643,7 @@ def _largest_magnitude(scores, scale):
     "an axis counted from the front",
     rejected_by="the hunt",
     symptom="Right for one matrix of scores, wrong for a batch of them.",
-    cause="softmax(dim=1); counted from the end it is always dim=-1.",
+    cause="softmax(dim=1): counted from the end, the last axis is always dim=-1.",
 )
 def _second_axis(scores, scale):
     return torch.softmax(_wide(scores) * scale, min(1, scores.ndim - 1)).to(scores.dtype)
@@ -645,8 +652,8 @@ def _second_axis(scores, scale):
 @mistake(
     "the caller's scores scaled",
     rejected_by="the hunt",
-    symptom="The answer is right; the second call with the same tensor is not.",
-    cause="scores.mul_ works in place, on a tensor of the caller.",
+    symptom="The output is right, but the second call with the same tensor is not.",
+    cause="scores.mul_ works in place, on the caller's tensor.",
 )
 def _in_place(scores, scale):
     kept = in_double(scores, scale)
@@ -655,10 +662,10 @@ def _in_place(scores, scale):
 
 
 @mistake(
-    "float32 comes back",
+    "float32 is returned",
     rejected_by="the hunt",
-    symptom="Half precision goes in, single comes out, and twice the memory is used.",
-    cause="What was computed in float32 is not turned back into the dtype of the scores.",
+    symptom="The input is float16, the output is float32 and needs twice the memory.",
+    cause="The float32 result is not converted back to the dtype of the scores.",
 )
 def _not_back(scores, scale):
     return torch.softmax(_wide(scores) * scale, -1)
@@ -668,7 +675,7 @@ def _not_back(scores, scale):
     "scaled in half precision",
     rejected_by="the hunt",
     symptom="NaN in float16 for scores that are finite.",
-    cause="scores * scale passes 65504 before anything is subtracted or widened.",
+    cause="scores * scale exceeds 65504 before the maximum is subtracted or the dtype is changed.",
 )
 def _half_overflow(scores, scale):
     scaled = scores * scale
@@ -677,9 +684,9 @@ def _half_overflow(scores, scale):
 
 
 @mistake(
-    "not quite hidden",
+    "not quite masked",
     rejected_by="the hunt",
-    symptom="-inf hides, most of the time.",
+    symptom="-inf masks a key most of the time.",
     cause="-inf is replaced by -10000, which is only a low score among others.",
 )
 def _not_quite_hidden(scores, scale):
@@ -689,8 +696,8 @@ def _not_quite_hidden(scores, scale):
 @mistake(
     "a small number for safety",
     rejected_by="the hunt",
-    symptom="Rows sum to 1 in six digits, and float64 has fifteen.",
-    cause="1e-6 is added to the sum, which is never below 1 once the largest is subtracted.",
+    symptom="Rows sum to 1 in six digits, but float64 has fifteen.",
+    cause="1e-6 is added to the sum, which is never below 1 once the largest score is subtracted.",
 )
 def _small_number(scores, scale):
     wide = scores.double()
@@ -711,7 +718,7 @@ def overflowing(scores, scale):
 @mistake(
     "one maximum for the whole batch",
     rejected_by="the hunt",
-    symptom="A row that lies far below another of its batch becomes 0/0.",
+    symptom="A row whose scores are far below those of another row in its batch becomes 0/0.",
     cause="scores.max() where each row needs its own largest score.",
 )
 def one_maximum_for_the_whole_batch(scores, scale):
@@ -721,8 +728,8 @@ def one_maximum_for_the_whole_batch(scores, scale):
 @mistake(
     "the scale for a temperature",
     rejected_by="the hunt",
-    symptom="A larger scale makes the weights more even.",
-    cause="The scores are divided by what should multiply them.",
+    symptom="A larger scale makes the weights more uniform.",
+    cause="The scores are divided by the scale instead of being multiplied by it.",
 )
 def scale_for_a_temperature(scores, scale):
     return in_double(scores, 1 / scale)
@@ -746,7 +753,7 @@ HUNT = Hunt(
         _not_quite_hidden, _small_number
     ),
     points=4,
-    minutes=35,
+    minutes=50,
     difficulty="core",
     chapter=3,
 )  # fmt: skip
@@ -762,37 +769,38 @@ ASSIGNMENT = Assignment(
     weeks="2",
     chapters=(2, 3),
     parts=(
-        Task(WINDOW, "windowed", 10, "warm-up"),
-        Task(LEVEL, "level", 15, "core"),
+        Task(WINDOW, "windowed", 15, "warm-up"),
+        Task(LEVEL, "level", 20, "core"),
         Task(SCALE, "scale_for", 20, "core"),
         Task(ENTROPY, "entropy_gradient", 35, "challenge", AUTOMATIC),
         HUNT,
         Written(
             "hw02-additive-scale", "explanation", 2, 20,
-            "1 point: tanh lies between -1 and 1, so the size of an additive score is at most the sum of "
-            "|w_v|, whatever the widths of query and key; inside the tanh they can still make the "
-            "numbers large, and then it saturates (half a point for one of the two). 1 point: the width "
-            "that matters is h, the number of terms; with independent entries of w_v the variance grows "
-            "with h, and the start (w_v with standard deviation about 1/sqrt(h)) divides by the root: "
+            "1 point: tanh lies between -1 and 1, so the absolute value of an additive score is "
+            "at most the sum of |w_v|, whatever the dimensions of query and key; inside the tanh "
+            "large dimensions can still make the numbers large, and then it saturates (half a "
+            "point for one of the two). 1 point: the dimension that matters is h, the number of "
+            "terms; with independent entries of w_v the variance grows with h, and the "
+            "initialization (w_v with standard deviation about 1/sqrt(h)) divides by the root: "
             "the scale is in the weights.",
         ),
         Written(
-            "hw02-every-row", "explanation", 2, 15,
-            "1 point: what is lost: a query can no longer be more or less decided than another; twice "
-            "the query gives the same weights, so training cannot sharpen or flatten a row by its "
-            "size. 1 point: two keys: the standardized scores are 1 and -1 whatever the gap, so "
-            "the larger weight is 1 / (1 + e^-2) = 0.88, never more and never less, but for equal "
-            "scores. Half a point for a bound without the number.",
+            "hw02-every-row", "explanation", 2, 20,
+            "1 point: what is lost: no query can be more or less certain than another; twice the "
+            "query gives the same weights, so training cannot make a row sharper or flatter "
+            "through its norm. 1 point: two keys: the standardized scores are 1 and -1 whatever "
+            "the difference, so the larger weight is 1 / (1 + e^-2) = 0.88, never more and never "
+            "less, except for equal scores. Half a point for a bound without the number.",
         ),
         Written(
-            "hw02-keys-seen", "experiment", 3, 35,
-            "1 point: the table or plot is there: at least five sizes of score and three numbers of "
-            "keys, medians over many rows. 1 point: for small scores the share of keys seen does not "
-            "depend on n and is near exp(-sigma^2 / 2), and where it is off by 10 %: near sigma = "
-            "1.2, 1.8 and 2.3 for 64, 1024 and 16384 keys (0.2 more or less is sampling). 1 point: for "
-            "large scores the keys seen fall to a few, later the more keys there are, with numbers and "
-            "the reason (at sqrt(2 ln n) the formula promises one key, beyond it less than one, but one "
-            "is always seen).",
+            "hw02-keys-seen", "experiment", 3, 45,
+            "1 point: the table or plot: at least five values of sigma and three numbers of "
+            "keys, medians over many rows. 1 point: for small sigma the fraction does not depend "
+            "on n and is near exp(-sigma^2 / 2); the approximation is off by 10 % near sigma = "
+            "1.2, 1.8 and 2.3 for 64, 1024 and 16384 keys (0.2 more or less is sampling). 1 "
+            "point: for large sigma the effective number of keys decreases to a few, and later "
+            "the more keys there are, with numbers and the reason (at sqrt(2 ln n) the formula "
+            "predicts one key and beyond it less than one, which is impossible).",
         ),
     ),
 )  # fmt: skip

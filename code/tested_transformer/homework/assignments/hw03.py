@@ -38,7 +38,7 @@ def _rows(num_queries, num_keys):
 @mistake(
     "the future counted too",
     rejected_by="the pairs of a small mask",
-    cause="The window is counted on both sides of a query; the causal one ends at the query.",
+    cause="The window is counted on both sides of a query; a causal window ends at the query.",
 )
 def counted_on_both_sides(num_queries, num_keys, window):
     """The window also reaches into the future."""
@@ -50,7 +50,7 @@ def counted_on_both_sides(num_queries, num_keys, window):
 @mistake(
     "the cache not counted",
     rejected_by="the pairs of a small mask",
-    cause="The first query is taken to stand at the first key: the S - L is missing.",
+    cause="The first query is placed at the first key: the S - L is missing.",
 )
 def counted_without_cache(num_queries, num_keys, window):
     """As if the first query stood at the first key."""
@@ -78,9 +78,9 @@ def counted_one_too_many(num_queries, num_keys, window):
 
 
 @mistake(
-    "a count that is not whole",
+    "a count that is no integer",
     rejected_by="the right shape and dtype",
-    cause="A float, as / gives; // stays whole.",
+    cause="/ gives a float; // gives an integer.",
 )
 def counted_with_a_slash(num_queries, num_keys, window):
     """The right number, as a float."""
@@ -90,7 +90,7 @@ def counted_with_a_slash(num_queries, num_keys, window):
 @mistake(
     "the pairs of a whole table",
     rejected_by="RuntimeError",
-    cause="A mask of L S entries is made only to be counted.",
+    cause="A mask of L S entries is built only to be counted.",
 )
 def counted_in_a_table(num_queries, num_keys, window):
     """Make the mask and count what is True."""
@@ -135,8 +135,9 @@ def _by_pairs(run: Run, case: Case) -> Problem | None:
 
 COUNT_PAIRS = Spec(
     name="hw03.count_pairs",
-    statement="count_pairs(num_queries, num_keys, window): an int, the number of pairs (i, j) with "
-    "0 <= i + S - L - j < window, for L = num_queries, S = num_keys, without making a table",
+    statement="count_pairs(num_queries, num_keys, window): an int, the number of pairs (i, j) "
+    "with 0 <= i + S - L - j < window, for L = num_queries, S = num_keys, without building a "
+    "matrix",
     required=("num_queries", "num_keys", "window"),
     reference=_count_reference,
     cases=_count_cases,
@@ -144,7 +145,8 @@ COUNT_PAIRS = Spec(
     checks=(
         Check(
             "the pairs of a small mask",
-            "Draw this mask with a pencil and count its Trues: each query has its own number of keys.",
+            "Write this mask down by hand and count its Trues: each query has its own number of "
+            "keys.",
             _by_pairs,
             when=lambda case: _small(case) and case.arguments["num_queries"] < 100,
         ),
@@ -178,8 +180,8 @@ def _mean_of_shares(x, real):
 
 @mistake(
     "padding in the denominator",
-    rejected_by="the gradient is even and finite",
-    cause="The sum of the words is divided by L, not by their number.",
+    rejected_by="the gradient is uniform and finite",
+    cause="The sum of the real tokens is divided by L, not by their number.",
 )
 def mean_of_everything(x, real):
     """Divide by the length."""
@@ -189,7 +191,7 @@ def mean_of_everything(x, real):
 @mistake(
     "zero times NaN",
     rejected_by="padding is not read",
-    cause="x * mask: 0 x NaN is NaN, and 0 x inf as well. Replace, do not multiply.",
+    cause="x * mask: 0 x NaN is NaN, and so is 0 x inf. Replace, do not multiply.",
 )
 def mean_by_product(x, real):
     """Multiply by zero what is padding."""
@@ -198,9 +200,9 @@ def mean_by_product(x, real):
 
 
 @mistake(
-    "a mean of no words",
-    rejected_by="no words give zeros",
-    cause="0/0: the number of words is 0.",
+    "a mean of no tokens",
+    rejected_by="no real tokens give zeros",
+    cause="0/0: the number of real tokens is 0.",
 )
 def mean_without_guard(x, real):
     """Divide by the number of words, also if it is 0."""
@@ -208,9 +210,9 @@ def mean_without_guard(x, real):
 
 
 @mistake(
-    "the mean cleared too late",
-    rejected_by="the gradient is even and finite",
-    cause="0/0 is made and then replaced: its gradient is NaN all the same.",
+    "the mean repaired too late",
+    rejected_by="the gradient is uniform and finite",
+    cause="0/0 is computed and then replaced, but its gradient is NaN all the same.",
 )
 def mean_cleared_too_late(x, real):
     """Divide by 0, and clear the NaN."""
@@ -222,7 +224,7 @@ def mean_cleared_too_late(x, real):
 @mistake(
     "a sum too large for its dtype",
     rejected_by="a large sum does not overflow",
-    cause="The sum is made in the dtype of x and divided afterwards.",
+    cause="The sum is computed in the dtype of x and divided afterward.",
 )
 def mean_of_a_sum(x, real):
     """Add up in the dtype of x, then divide."""
@@ -289,24 +291,24 @@ MEAN_OF_WORDS = Spec(
     checks=(
         Check(
             "padding is not read",
-            "What stands at a padded place, be it inf or NaN, must not change the answer.",
+            "What padding holds, even inf or NaN, must not change the output.",
             _padding_unread,
         ),
         Check(
-            "no words give zeros",
-            "A sample without a real token has the mean 0, by agreement.",
+            "no real tokens give zeros",
+            "A sample without a real token has the mean 0, by definition.",
             _without_words,
             when=lambda case: not case.arguments["real"].any(1).all(),
         ),
         Check(
-            "the gradient is even and finite",
-            "Each of n real tokens gets the gradient 1/n, each padded one 0, and none gets NaN.",
+            "the gradient is uniform and finite",
+            "Each of n real tokens gets the gradient 1/n, padding gets 0, and none gets NaN.",
             _mean_gradient,
             when=lambda case: case.dtype == torch.float64,
         ),
         Check(
             "a large sum does not overflow",
-            "The mean fits into float16 and the sum on the way to it does not.",
+            "The mean fits into float16, but the sum on the way to it does not.",
             lambda run, case: (
                 None if np.isfinite(run.value(case)).all() else Problem("finite means", "inf or NaN")
             ),
@@ -342,8 +344,8 @@ def _places(pads, num_cached, num_new) -> tuple[Tensor, Tensor, Tensor]:
 
 @mistake(
     "the chunk at the top left",
-    rejected_by="every query sees its own place",
-    cause="The queries are numbered from 0; the chunk begins at place num_cached.",
+    rejected_by="every query attends to itself",
+    cause="The queries are numbered from 0; the chunk begins at position num_cached.",
 )
 def chunk_top_left(pads, num_cached, num_new):
     """The first new token at place 0."""
@@ -354,7 +356,7 @@ def chunk_top_left(pads, num_cached, num_new):
 
 @mistake(
     "a chunk padded on the right",
-    rejected_by="words see the words before them",
+    rejected_by="real tokens attend to those before them",
     cause="The last keys are taken for padding; in this batch the first ones are.",
 )
 def chunk_padded_on_the_right(pads, num_cached, num_new):
@@ -365,8 +367,8 @@ def chunk_padded_on_the_right(pads, num_cached, num_new):
 
 @mistake(
     "a chunk with fully masked rows",
-    rejected_by="every query sees its own place",
-    cause="A padded query sees neither padding nor words: nothing at all.",
+    rejected_by="every query attends to itself",
+    cause="A padded query may attend to neither padding nor real tokens: its row is fully masked.",
 )
 def chunk_with_empty_rows(pads, num_cached, num_new):
     """A padded query sees nothing."""
@@ -377,7 +379,7 @@ def chunk_with_empty_rows(pads, num_cached, num_new):
 @mistake(
     "padding that reads padding",
     rejected_by="equals the reference",
-    cause="A padded query sees all the padding before it; only its own place was asked for.",
+    cause="A padded query attends to all the padding before it; it may attend to itself only.",
 )
 def chunk_padding_reads_padding(pads, num_cached, num_new):
     """A padded query sees the padding before it."""
@@ -386,9 +388,9 @@ def chunk_padding_reads_padding(pads, num_cached, num_new):
 
 
 @mistake(
-    "rows hidden in place of keys",
-    rejected_by="words do not read padding",
-    cause="The padding is hidden on the axis of the queries, not on that of the keys.",
+    "rows masked in place of keys",
+    rejected_by="real tokens do not attend to padding",
+    cause="The padding is masked on the axis of the queries, not on that of the keys.",
 )
 def chunk_own_place_for_padding_only(pads, num_cached, num_new):
     """Words see the whole cache, padding included."""
@@ -398,8 +400,8 @@ def chunk_own_place_for_padding_only(pads, num_cached, num_new):
 
 @mistake(
     "a chunk without order",
-    rejected_by="the future is hidden",
-    cause="The causal mask is left out, as if a cache had no future.",
+    rejected_by="the future is masked",
+    cause="The causal mask is missing, as if a chunk with a cache had no future.",
 )
 def chunk_without_order(pads, num_cached, num_new):
     """Words see the whole chunk: with a cache there is no future, or so it is said."""
@@ -454,30 +456,32 @@ def _part(where: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
 
 CHUNK_MASK = Spec(
     name="hw03.chunk_mask",
-    statement="chunk_mask(pads, num_cached, num_new): boolean (B, 1, num_new, num_cached + num_new); the "
-    "first pads[b] tokens of sample b are padding; a word sees the words up to its own place, a padding "
-    "token sees its own place only; pads (B)",
+    statement="chunk_mask(pads, num_cached, num_new): boolean (B, 1, num_new, num_cached + "
+    "num_new); the first pads[b] tokens of sample b are padding; a real token may attend to the "
+    "real tokens up to its own position, a padding token to itself only; pads (B)",
     required=("pads", "num_cached", "num_new"),
     reference=_chunk_reference,
     cases=_chunk_cases,
     checks=(
         Check(
-            "every query sees its own place",
-            "Query i of the chunk stands at key num_cached + i, and sees it: no row is empty.",
+            "every query attends to itself",
+            "Query i of the chunk is at the position of key num_cached + i and may attend to it: "
+            "no row is fully masked.",
             _part(lambda place, key, pad: key + 0 * pad == place),
         ),
         Check(
-            "the future is hidden",
-            "No query sees a key that stands after its own place.",
+            "the future is masked",
+            "No query may attend to a key after its own position.",
             _part(lambda place, key, pad: key + 0 * pad > place),
         ),
         Check(
-            "words see the words before them",
-            "A word sees every word of its sample up to its own place, cached or new.",
+            "real tokens attend to those before them",
+            "A real token may attend to every real token of its sample up to its own position, "
+            "cached or new.",
             _part(lambda place, key, pad: (key >= pad) & (key < place)),
         ),
         Check(
-            "words do not read padding",
+            "real tokens do not attend to padding",
             "The first pads[b] keys of sample b are padding, in the cache as in the chunk.",
             _part(lambda place, key, pad: (key < pad) & (place >= pad)),
         ),
@@ -532,7 +536,7 @@ def _clean(query, key, value, mask):
 @mistake(
     "leftovers times zero",
     rejected_by="leftovers are not read",
-    cause="The weight of a hidden slot is 0, and 0 x NaN is NaN in the sum over the values.",
+    cause="The weight of a masked slot is 0, but 0 x NaN is NaN in the weighted sum of the values.",
 )
 def buffer_read(query, key, value, mask):
     """-inf for what is hidden, and nothing else."""
@@ -540,9 +544,9 @@ def buffer_read(query, key, value, mask):
 
 
 @mistake(
-    "the answer wiped",
+    "the output repaired",
     rejected_by="leftovers are not read",
-    cause="NaN is replaced in the answer, where it has spread to everything already.",
+    cause="NaN is replaced in the output, when it has already spread to everything.",
 )
 def buffer_answer_wiped(query, key, value, mask):
     """Replace the NaN of the answer."""
@@ -550,10 +554,10 @@ def buffer_answer_wiped(query, key, value, mask):
 
 
 @mistake(
-    "leftovers on the way back",
+    "leftovers in the backward pass",
     rejected_by="the gradients are finite",
-    cause="The gradient of the query is a product with the keys, that of the weights one with the "
-    "values: a leftover in either, NaN or large, is still multiplied by 0.",
+    cause="The gradient with respect to the query is a product with the keys, that of the "
+    "weights one with the values: a leftover in either, NaN or large, is still multiplied by 0.",
 )
 def buffer_values_only(query, key, value, mask):
     """Empty the values; hidden scores are replaced anyway."""
@@ -561,7 +565,7 @@ def buffer_values_only(query, key, value, mask):
 
 
 @mistake(
-    "the lowest number in a buffer",
+    "the lowest number in a cache",
     rejected_by="a query with no slot gives zeros",
     cause="torch.finfo(dtype).min in place of -inf: equal scores give equal weights.",
 )
@@ -573,7 +577,7 @@ def buffer_lowest_number(query, key, value, mask):
 
 
 @mistake(
-    "a buffer row of NaN",
+    "a fully masked row of NaN",
     rejected_by="a query with no slot gives zeros",
     cause="The softmax of nothing but -inf is 0/0.",
 )
@@ -586,7 +590,7 @@ def buffer_empty_is_nan(query, key, value, mask):
 @mistake(
     "exponentials that do not fit",
     rejected_by="scores far from 0",
-    cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
+    cause="exp(s) overflows or underflows for scores like these.",
 )
 def buffer_exponentials(query, key, value, mask):
     """Exponentials of the scores as they are."""
@@ -599,7 +603,7 @@ def buffer_exponentials(query, key, value, mask):
 @mistake(
     "slots emptied for everybody",
     rejected_by="equals the reference",
-    cause="A slot that is hidden from one query is emptied for the others, too.",
+    cause="A slot that is masked for one query is set to zero for the others, too.",
 )
 def buffer_emptied_for_all(query, key, value, mask):
     """Empty what is hidden from any query."""
@@ -611,7 +615,7 @@ def buffer_emptied_for_all(query, key, value, mask):
 @mistake(
     "the caller's buffer emptied",
     rejected_by="the inputs stay as they were",
-    cause="masked_fill_ with an underscore changes its tensor.",
+    cause="masked_fill_ with an underscore changes its tensor in place.",
 )
 def buffer_emptied_in_place(query, key, value, mask):
     """Empty the caller's buffers."""
@@ -736,8 +740,8 @@ BUFFER_ATTENTION = Spec(
     name="hw03.buffer_attention",
     statement="buffer_attention(query, key, value, mask): attention (B, H, L, d), (B, H, C, d), "
     "(B, H, C, dv) -> (B, H, L, dv) over the slots where the mask, four axes that broadcast with "
-    "(B, H, L, C), is True; slots that nobody sees hold anything, large numbers included; a query with no "
-    "slot gives zeros; scores may be large",
+    "(B, H, L, C), is True; slots to which no query may attend hold anything, large numbers "
+    "included; a query with no slot gives zeros; scores may be large",
     required=("query", "key", "value", "mask"),
     reference=_buffer_reference,
     slack=_buffer_slack,
@@ -746,27 +750,27 @@ BUFFER_ATTENTION = Spec(
     checks=(
         Check(
             "leftovers are not read",
-            "A slot that no query may see must not change the answer, whatever it holds.",
+            "A slot to which no query may attend must not change the output, whatever it holds.",
             _leftovers,
             when=_has_odd,
         ),
         Check(
             "scores far from 0",
-            "All scores of a row are moved up or down by one number here. No weight may change, however "
-            "large the scores are: does every number on the way to the weights fit?",
+            "Here one number is added to all scores of a row. No weight may change, however "
+            "large the scores are: does every intermediate number fit?",
             _far,
             when=lambda case: case.label == FAR,
         ),
         Check(
             "a query with no slot gives zeros",
-            "A row of the mask without any True has an answer of zeros, not NaN and not a mean.",
+            "If a row of the mask has no True, the output is zero, not NaN and not a mean.",
             _zeros,
             when=lambda case: bool(_no_slot(case).any()),
         ),
         Check(
             "the gradients are finite",
-            "The answer is right and a gradient is not: some leftover is still multiplied on the way "
-            "back.",
+            "The output is right but a gradient is not: some leftover is still multiplied in the "
+            "backward pass.",
             _gradients,
         ),
     ),
@@ -827,10 +831,10 @@ def _with(query, key, value, mask, weights):
 
 
 @mistake(
-    "weights cleared after the softmax",
+    "weights zeroed after the softmax",
     rejected_by="the hunt",
-    symptom="The weights of what is allowed sum to less than 1.",
-    cause="The mask multiplies the weights.",
+    symptom="The weights of the allowed keys sum to less than 1.",
+    cause="The weights are multiplied by the mask.",
 )
 def masks_after_softmax(query, key, value, mask):
     """Hidden weights set to 0."""
@@ -840,8 +844,8 @@ def masks_after_softmax(query, key, value, mask):
 @mistake(
     "-10,000 for minus infinity",
     rejected_by="the hunt",
-    symptom="Right as long as all scores are of ordinary size.",
-    cause="10,000 is taken off a hidden score; a larger one is seen all the same.",
+    symptom="Right as long as all scores are of ordinary magnitude.",
+    cause="10,000 is subtracted from a masked score; a larger score is still attended to.",
 )
 def adds_minus_10000(query, key, value, mask):
     """-10,000 added to what is hidden."""
@@ -852,7 +856,7 @@ def adds_minus_10000(query, key, value, mask):
 @mistake(
     "0/0 in a fully masked row",
     rejected_by="the hunt",
-    symptom="A query that may see nothing answers NaN.",
+    symptom="A query that may attend to nothing gives NaN.",
     cause="The softmax of nothing but -inf.",
 )
 def empties_to_nan(query, key, value, mask):
@@ -885,8 +889,9 @@ def first_head_for_all(query, key, value, mask):
 @mistake(
     "the mask squeezed",
     rejected_by="the hunt",
-    symptom="Right for a mask of full size; not for one row that all queries of a sample share.",
-    cause="squeeze() drops all axes of size 1, and the axes that are left move to the right.",
+    symptom="Right for a mask of full size, but not for one row that all queries of a sample "
+    "share.",
+    cause="squeeze() removes all axes of size 1, and the remaining axes move to the right.",
 )
 def mask_squeezed(query, key, value, mask):
     """The mask without its axes of size 1."""
@@ -897,7 +902,7 @@ def mask_squeezed(query, key, value, mask):
     "the mask repeated",
     rejected_by="the hunt",
     symptom="Right with one head, with one sample, and where all heads have one mask.",
-    cause="Head masks for all samples are repeated 0 0 1 1 where 0 1 0 1 is meant.",
+    cause="Head masks for all samples are repeated 0 0 1 1, but 0 1 0 1 is meant.",
 )
 def mask_repeated(query, key, value, mask):
     """Samples and heads joined to one axis, the mask's rows repeated to fit."""
@@ -908,10 +913,10 @@ def mask_repeated(query, key, value, mask):
 
 
 @mistake(
-    "drowned by hidden keys",
+    "a softmax over masked keys too",
     rejected_by="the hunt",
-    symptom="Zeros where a hidden key has by far the largest score.",
-    cause="The softmax is taken over everything; what is left of the rest is 0.",
+    symptom="Zeros where a masked key has by far the largest score.",
+    cause="The softmax includes the masked keys; almost nothing is left for the others.",
 )
 def drowned_by_the_hidden(query, key, value, mask):
     """Softmax of everything, hidden weights cleared, divided by what is left."""
@@ -927,8 +932,9 @@ def drowned_by_the_hidden(query, key, value, mask):
 @mistake(
     "the scale of the values",
     rejected_by="the hunt",
-    symptom="Right while values are as wide as keys.",
-    cause="The square root of the values' width, where queries and keys are summed over.",
+    symptom="Right while values and keys have the same dimension.",
+    cause="The square root of the values' dimension, but the dot product sums over that of "
+    "queries and keys.",
 )
 def scaled_by_the_values(query, key, value, mask):
     """1/sqrt(dv)."""
@@ -937,9 +943,9 @@ def scaled_by_the_values(query, key, value, mask):
 
 
 @mistake(
-    "what nobody sees set to 0",
+    "masked slots zeroed in place",
     rejected_by="the hunt",
-    symptom="Every answer is right; the caller's keys and values are no longer what they were.",
+    symptom="Every output is right, but the caller's keys and values have changed.",
     cause="masked_fill_ with an underscore works in place.",
 )
 def empties_the_hidden(query, key, value, mask):
@@ -971,7 +977,7 @@ HUNT = Hunt(
         scaled_by_the_values, empties_the_hidden
     ),
     points=4,
-    minutes=30,
+    minutes=45,
     difficulty="core",
     chapter=4,
 )  # fmt: skip
@@ -987,17 +993,17 @@ WHOLE_ATTENTION = (
 
 ASSIGNMENT = Assignment(
     name="hw03",
-    title="Who may look at whom",
+    title="Which keys may a query attend to?",
     weeks="3",
     chapters=(4,),
     parts=(
-        Task(COUNT_PAIRS, "count_pairs", minutes=10, difficulty="warm-up"),
+        Task(COUNT_PAIRS, "count_pairs", minutes=20, difficulty="warm-up"),
         Task(MEAN_OF_WORDS, "mean_of_words", minutes=20, difficulty="core"),
-        Task(CHUNK_MASK, "chunk_mask", minutes=20, difficulty="core"),
+        Task(CHUNK_MASK, "chunk_mask", minutes=25, difficulty="core"),
         Task(
             BUFFER_ATTENTION,
             "buffer_attention",
-            minutes=35,
+            minutes=40,
             difficulty="challenge",
             forbidden=WHOLE_ATTENTION,
         ),
@@ -1006,37 +1012,38 @@ ASSIGNMENT = Assignment(
             "hw03-only-causal",
             "explanation",
             points=2,
-            minutes=10,
-            rubric="1 point: with padding on the right, every padded key stands after every real query, "
-            "so the causal mask hides it already. 1 point: two changes after which the attention needs a "
-            "padding mask, each with its reason (half a point each): padding on the left; no causal mask "
-            "(an encoder); a cross-attention to a padded source; a cache that was filled with padding and "
-            "goes on. A loss or a mean that counts padded places is no answer: a mask in the attention "
-            "does not mend it.",
+            minutes=20,
+            rubric="1 point: with padding on the right, every padding key comes after every real "
+            "query, so the causal mask already masks it. 1 point: two changes after which the "
+            "attention needs a padding mask, each with its reason (half a point each): padding "
+            "on the left; no causal mask (an encoder); cross-attention to a padded source; a "
+            "cache that was filled with padding, followed by more tokens. A loss or a mean that "
+            "counts padding does not qualify: a mask in the attention does not repair it.",
         ),
         Written(
             "hw03-extra-key",
             "explanation",
             points=2,
-            minutes=15,
-            rubric="1 point: the extra key adds e^0 = 1 to the denominator and 0 to the sum of values, so "
-            "the others' weights sum to less than 1 and a fully masked row is 0/1 = 0 without a special case "
-            "(half a point for the formula, half for the fully masked row). 1 point: a constant added to all of "
-            "a row's scores cancels in the softmax, and no longer does here, for the extra score stays 0; "
-            "the example with two equal scores (0: 1/3 each; ln 10: 10/21 each), or another one that is "
-            "right.",
+            minutes=20,
+            rubric="1 point: the additional key adds e^0 = 1 to the denominator and 0 to the "
+            "weighted sum, so the other weights sum to less than 1 and a fully masked row is 0/1 "
+            "= 0 without a special case (half a point for the formula, half for the fully masked "
+            "row). 1 point: a constant added to all scores of a row cancels in the softmax, but "
+            "no longer does here, because the additional score stays 0; the example with two "
+            "equal scores (0: 1/3 each; ln 10: 10/21 each), or another one that is right.",
         ),
         Written(
             "hw03-reach",
             "experiment",
             points=3,
-            minutes=40,
-            rubric="1 point: a measured table or plot with several numbers of layers and several windows, "
-            "and a seed that is named. 1 point: the reach is n (w - 1) and exactly 0 beyond, with the reason "
-            "(each layer passes on by w - 1 places at most), and the number of layers for 1,000 tokens "
-            "with w = 64 (999 / 63, rounded up: 16). 1 point: how the change falls with the distance, in "
-            "measured numbers (many powers of ten between a near place and the edge), and one sentence "
-            "on what that means: what can be reached is not what has an effect.",
+            minutes=60,
+            rubric="1 point: a measured table or plot with several numbers of layers and several "
+            "windows, and the seed. 1 point: the reach is n (w - 1) and exactly 0 beyond, with "
+            "the reason (each layer adds w - 1 positions at most), and the number of layers for "
+            "1,000 tokens with w = 64 (999 / 63, rounded up: 16). 1 point: how the effect "
+            "decreases with the distance, in measured numbers (many powers of ten between a near "
+            "position and the limit), and one sentence on what that means: what can have an "
+            "effect need not have a noticeable one.",
         ),
     ),
 )

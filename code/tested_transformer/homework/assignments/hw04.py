@@ -41,7 +41,7 @@ def _repack_reference(packed, num_heads):
 @mistake(
     "packed once more",
     rejected_by="the queries stand together",
-    cause="This is the way back: it takes three blocks and deals them out to the heads.",
+    cause="This is the inverse: it takes three blocks and distributes them over the heads.",
 )
 def repacked_back(packed, num_heads):
     """From three blocks to heads: the way back."""
@@ -49,9 +49,9 @@ def repacked_back(packed, num_heads):
 
 
 @mistake(
-    "cut and not turned",
+    "split and not transposed",
     rejected_by="the queries stand together",
-    cause="The axes (H, 3, d) are cut and joined without changing places.",
+    cause="The axes (H, 3, d) are split and merged without being transposed.",
 )
 def repacked_not_at_all(packed, num_heads):
     """Cut and joined, and not turned."""
@@ -69,9 +69,9 @@ def repacked_by_threes(packed, num_heads):
 
 
 @mistake(
-    "heads inside numbers",
+    "heads inside features",
     rejected_by="the queries stand together",
-    cause="Each block has number 0 of all heads first, then number 1 of all heads.",
+    cause="Each block has feature 0 of all heads first, then feature 1 of all heads.",
 )
 def repacked_within_heads(packed, num_heads):
     """The order of the parts in each head is right; that of the heads is lost."""
@@ -82,7 +82,7 @@ def repacked_within_heads(packed, num_heads):
 @mistake(
     "a matrix and no bias",
     rejected_by="IndexError",
-    cause="The second axis is asked for; a bias has none.",
+    cause="The second axis is used, but a bias has none.",
 )
 def repacked_matrices_only(packed, num_heads):
     """A matrix is expected; a bias has one axis."""
@@ -157,7 +157,7 @@ def _grouped(weight, num_heads, num_groups):
 @mistake(
     "groups of every G-th head",
     rejected_by="heads that are alike stay as they are",
-    cause="Heads that stand G apart are put into one group.",
+    cause="Heads at a distance of G are put into one group.",
 )
 def grouped_with_strides(weight, num_heads, num_groups):
     """Heads g, g + G, g + 2 G ... for group g."""
@@ -167,7 +167,7 @@ def grouped_with_strides(weight, num_heads, num_groups):
 @mistake(
     "the sum of a group",
     rejected_by="heads that are alike stay as they are",
-    cause="The heads of a group are added up and not divided.",
+    cause="The heads of a group are summed and not divided.",
 )
 def grouped_by_sums(weight, num_heads, num_groups):
     """Added up."""
@@ -177,7 +177,7 @@ def grouped_by_sums(weight, num_heads, num_groups):
 @mistake(
     "the first of a group for all",
     rejected_by="every head counts",
-    cause="One head of each group is kept; the mean was asked for.",
+    cause="One head of each group is taken, but the mean is needed.",
 )
 def grouped_by_the_first(weight, num_heads, num_groups):
     """The first head of each group for all."""
@@ -185,7 +185,7 @@ def grouped_by_the_first(weight, num_heads, num_groups):
 
 
 @mistake(
-    "neighboring numbers for neighboring heads",
+    "neighboring features for neighboring heads",
     rejected_by="heads that are alike stay as they are",
     cause="The mean is taken over columns of one head.",
 )
@@ -197,7 +197,7 @@ def grouped_neighboring_numbers(weight, num_heads, num_groups):
 @mistake(
     "rows of the projection grouped",
     rejected_by="the right shape and dtype",
-    cause="The heads are cut from the rows; this matrix multiplies from the right.",
+    cause="The rows are split into heads, but this matrix multiplies from the right.",
 )
 def grouped_rows(weight, num_heads, num_groups):
     """Rows for columns."""
@@ -248,12 +248,13 @@ GROUP_HEADS = Spec(
     checks=(
         Check(
             "heads that are alike stay as they are",
-            "If all heads of a group are the same head, that head is the group's.",
+            "If all heads of a group are the same, the new head is that head.",
             _alike,
         ),
         Check(
             "every head counts",
-            "A mean over groups of equal size keeps the mean of all numbers: some head is left out.",
+            "A mean over groups of equal size keeps the mean of all entries: some head is "
+            "missing.",
             _mean_stays,
         ),
     ),
@@ -290,9 +291,9 @@ def _one_bias(b_value, w_output, b_output, num_heads):
 
 
 @mistake(
-    "the groups' biases in turn",
+    "the groups' biases repeated in turn",
     rejected_by="the layer stays the same",
-    cause="The biases stand group after group, over and over; which heads read a group?",
+    cause="The biases are repeated group after group; which query heads use a group?",
 )
 def one_bias_repeated(b_value, w_output, b_output, num_heads):
     """Groups 0 1 0 1 for 0 0 1 1."""
@@ -312,7 +313,7 @@ def one_bias_alone(b_value, w_output, b_output, num_heads):
 @mistake(
     "two biases added up",
     rejected_by="the layer stays the same",
-    cause="Between the two biases stands the output layer.",
+    cause="The value bias passes through the output matrix.",
 )
 def one_bias_added(b_value, w_output, b_output, num_heads):
     """Added up, as if the output layer were not between them."""
@@ -321,9 +322,9 @@ def one_bias_added(b_value, w_output, b_output, num_heads):
 
 
 @mistake(
-    "the output layer turned",
+    "the output matrix transposed",
     rejected_by="RuntimeError",
-    cause="nn.Linear keeps its matrix transposed; here w_output multiplies from the right.",
+    cause="nn.Linear stores its matrix transposed; here w_output multiplies from the right.",
 )
 def one_bias_transposed(b_value, w_output, b_output, num_heads):
     """Columns for rows."""
@@ -343,7 +344,7 @@ def one_bias_of_the_first(b_value, w_output, b_output, num_heads):
 @mistake(
     "a bias shared out among the heads",
     rejected_by="the layer stays the same",
-    cause="Heads are put side by side, not averaged: each adds its whole bias.",
+    cause="Heads are concatenated, not averaged: each adds its whole bias.",
 )
 def one_bias_shared_out(b_value, w_output, b_output, num_heads):
     """Divided by the number of heads."""
@@ -408,12 +409,12 @@ ONE_BIAS = Spec(
     checks=(
         Check(
             "without a value bias nothing changes",
-            "If the values' bias is zero, the old output bias is the answer.",
+            "If the value bias is zero, the result is the old output bias.",
             _without_a_value_bias,
         ),
         Check(
             "the layer stays the same",
-            "With your bias and none on the values, some output differs from that of the old layer.",
+            "With your bias and no value bias, some output differs from that of the old layer.",
             _layer_stays,
         ),
     ),
@@ -478,7 +479,7 @@ def _plain_softmax(scores: Tensor) -> Tensor:
 @mistake(
     "the step writes into the buffer",
     rejected_by="the inputs stay as they were",
-    cause="The new key and value are stored in the caller's buffers.",
+    cause="The new key and value are written into the caller's cache.",
 )
 def step_written_in_place(x, keys, values, lengths, *matrices_and_heads):
     """Store the new key and value where they belong, if there is room."""
@@ -615,28 +616,30 @@ NEXT_TOKEN = Spec(
     checks=(
         Check(
             "free slots are not read",
-            "Sample b has lengths[b] keys in the buffer; what stands behind them is not its own.",
+            "Sample b has lengths[b] keys in the cache; the slots after them are not its own.",
             _leftovers,
             when=lambda case: case.label != FAR,
         ),
         Check(
-            "a token sees itself",
-            "Here the check sets all keys to 0, the new ones included, and the values in the buffer: what "
-            "is left of the answer is the new token's own value, which it attends to as to the others.",
+            "a token attends to itself",
+            "Here the check sets all keys to 0, the new ones included, and the values in the "
+            "cache: what is left of the output comes from the new token's own value, to which it "
+            "attends like to the others.",
             _plain_mean("values"),
             when=lambda case: not _shares(case),
         ),
         Check(
             "neighboring heads share a KV head",
-            "Here the check sets all keys to 0, the new ones included. Then all scores are equal, and a head "
-            "takes the plain mean of its own group's values: heads 0 to H / G - 1 of group 0, and so on.",
+            "Here the check sets all keys to 0, the new ones included. Then all scores are "
+            "equal, and a head takes the plain mean of its own group's values: heads 0 to H / G "
+            "- 1 of group 0, and so on.",
             _plain_mean(),
             when=_shares,
         ),
         Check(
             "scores far from 0",
-            "All scores of a head are moved up or down by one number here. No weight may change, however "
-            "large the scores are: does every number on the way to the weights fit?",
+            "Here one number is added to all scores of a head. No weight may change, however "
+            "large the scores are: does every intermediate number fit?",
             _far,
             when=lambda case: case.label == FAR,
         ),
@@ -645,33 +648,33 @@ NEXT_TOKEN = Spec(
         Mutant(
             "every G-th head shares", every_gth_head,
             rejected_by="neighboring heads share a KV head",
-            cause="Query heads that stand G apart read the same KV head.",
+            cause="Query heads at a distance of G share a KV head.",
         ),
         Mutant(
             "a step with the scale of all heads", scale_of_all_heads,
             rejected_by="equals the reference",
-            cause="1/sqrt(H d), where a head sums d products.",
+            cause="1/sqrt(H d), but a head sums d products.",
         ),
         Mutant(
             "the width of x in the scale", scale_of_the_width, rejected_by="equals the reference",
-            cause="The scale is made from D / H. How many products does a head sum?",
+            cause="The scale is computed from D / H. How many products does a head sum?",
         ),
         Mutant(
             "exponentials that do not fit in a step", without_maximum,
             rejected_by="scores far from 0",
-            cause="e to the power s is more than the dtype holds, or rounds to 0, for scores like these.",
+            cause="exp(s) overflows or underflows for scores like these.",
         ),
         Mutant(
-            "a token that does not see itself", not_itself, rejected_by="a token sees itself",
-            cause="Only the buffer is read, to which the new token does not belong yet.",
+            "a token that does not see itself", not_itself, rejected_by="a token attends to itself",
+            cause="Only the cache is used, which does not contain the new token yet.",
         ),
         Mutant(
             "one free slot read", one_slot_more, rejected_by="free slots are not read",
-            cause="The first free slot is taken for one in use.",
+            cause="The first free slot is treated as used.",
         ),
         Mutant(
             "the longest length for all", longest_for_all, rejected_by="free slots are not read",
-            cause="Every sample reads as many slots as the longest one has in use.",
+            cause="Every sample attends to as many slots as the longest one uses.",
         ),
         step_written_in_place,
     ),
@@ -781,10 +784,11 @@ def right_library(x, w_query, w_key, w_value, w_output, num_heads, mask):
 HUNT = Hunt(
     name="hw04.hunt",
     function="test_multi_head",
-    statement="test_multi_head(implementation): raise unless implementation(x, w_query, w_key, w_value, "
-    "w_output, num_heads, mask) is multi-head attention with grouped keys: x (B, L, D), w_query (D, H d), "
-    "w_key and w_value (D, G d), w_output (H d, D), mask None or a boolean (B, H, L, L) or what "
-    "broadcasts with it, True = may attend, no row empty -> (B, L, D)",
+    statement="test_multi_head(implementation): raise unless implementation(x, w_query, w_key, "
+    "w_value, w_output, num_heads, mask) is multi-head attention with KV heads shared by groups "
+    "of query heads: x (B, L, D), w_query (D, H d), w_key and w_value (D, G d), w_output (H d, "
+    "D), mask None or a boolean (B, H, L, L) or what broadcasts with it, True = may attend, no "
+    "fully masked row -> (B, L, D)",
     right={
         "the formula": OnTrial(HeadsFormula()),
         "head by head": right_head_by_head,
@@ -794,39 +798,39 @@ HUNT = Hunt(
     mutants=(
         Mutant(
             "cut straight", OnTrial(CutStraight()), rejected_by="the hunt",
-            symptom="A head holds whole tokens, or pieces of a few.",
+            symptom="A head consists of whole tokens, or of pieces of a few.",
             cause="reshape(B, H, L, d) in place of reshape(B, L, H, d).transpose(1, 2).",
         ),
         Mutant(
             "joined straight", OnTrial(JoinedStraight()), rejected_by="the hunt",
-            symptom="Each output mixes places that depend on the length.",
-            cause="The axes (B, H, L, d) are joined without turning back.",
+            symptom="Each output mixes positions in a way that depends on the length.",
+            cause="The axes (B, H, L, d) are merged without being transposed back.",
         ),
         Mutant(
             "numbers dealt out", OnTrial(EveryHthNumber()), rejected_by="the hunt",
-            symptom="Trains well; trained weights from elsewhere give nonsense.",
-            cause="The width is cut into (d, H) where (H, d) is meant.",
+            symptom="Trains well, but trained weights from elsewhere give nonsense.",
+            cause="The D columns are split into (d, H), but (H, d) is meant.",
         ),
         Mutant(
             "the scale of all heads", OnTrial(WholeWidth()), rejected_by="the hunt",
             symptom="Right for one head; flatter weights with several.",
-            cause="1/sqrt(H d), where a head sums d products.",
+            cause="1/sqrt(H d), but a head sums d products.",
         ),
         Mutant(
             "the width of a head guessed", OnTrial(WidthGuessed()), rejected_by="the hunt",
             symptom="Right while H d = D.",
-            cause="The scale is made from D / H, where a head has d numbers.",
+            cause="The scale is computed from D / H, but a head has d features.",
         ),
         Mutant(
             "heads that compete", OnTrial(SoftmaxOverHeads()), rejected_by="the hunt",
-            symptom="Rows sum to anything.",
+            symptom="Rows do not sum to 1.",
             cause="softmax(dim=1) runs over the heads.",
         ),
         Mutant(
             "a mask repeated head by head", OnTrial(HeadMajorMask()), rejected_by="the hunt",
-            symptom="Right for a mask with an axis for the heads; with one mask for all heads, the samples of "
-            "a batch get each other's.",
-            cause="repeat gives samples 0 1 0 1 where 0 0 1 1 is meant.",
+            symptom="Right for a mask with an axis for the heads; with one mask for all heads, "
+            "the samples of a batch get each other's masks.",
+            cause="repeat gives samples 0 1 0 1, but 0 0 1 1 is meant.",
         ),
         Mutant(
             "the mask of head 0", OnTrial(MaskOfHeadZero()), rejected_by="the hunt",
@@ -836,16 +840,16 @@ HUNT = Hunt(
         Mutant(
             "groups in turn", OnTrial(GroupsInTurn()), rejected_by="the hunt",
             symptom="Right with one group, and with as many groups as heads.",
-            cause="repeat where repeat_interleave is meant: head h reads KV head h mod G.",
+            cause="repeat in place of repeat_interleave: head h uses KV head h mod G.",
         ),
         Mutant(
             "the output layer transposed", OnTrial(OutputTurned()), rejected_by="the hunt",
             symptom="Raises unless H d = D; then every output is wrong.",
-            cause="w_output.T, the form in which nn.Linear keeps its matrix.",
+            cause="w_output.T, the form in which nn.Linear stores its matrix.",
         ),
     ),
     points=4,
-    minutes=35,
+    minutes=50,
     difficulty="core",
     chapter=5,
 )  # fmt: skip
@@ -861,17 +865,17 @@ WHOLE_ATTENTION = (
 
 ASSIGNMENT = Assignment(
     name="hw04",
-    title="What a head is, and what it is worth",
+    title="What is a head worth?",
     weeks="4",
     chapters=(5,),
     parts=(
         Task(REPACK, "repack", minutes=10, difficulty="warm-up"),
-        Task(GROUP_HEADS, "group_heads", minutes=10, difficulty="core"),
-        Task(ONE_BIAS, "one_bias", minutes=15, difficulty="core"),
+        Task(GROUP_HEADS, "group_heads", minutes=20, difficulty="core"),
+        Task(ONE_BIAS, "one_bias", minutes=20, difficulty="core"),
         Task(
             NEXT_TOKEN,
             "next_token",
-            minutes=35,
+            minutes=40,
             difficulty="challenge",
             forbidden=WHOLE_ATTENTION,
         ),
@@ -880,39 +884,43 @@ ASSIGNMENT = Assignment(
             "hw04-three-biases",
             "explanation",
             points=2,
-            minutes=15,
-            rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every key of a "
-            "row, and a number added to a whole row cancels in the softmax. Half a point: a query's bias "
-            "adds b . k_j, which differs from key to key, so it does not cancel. Half a point: moving the "
-            "value bias needs weights that sum to 1; one situation in which they do not is enough: a fully "
-            "masked row that gives zeros, dropout on the weights, an extra key with the value 0 (a softmax with 1 "
-            "added to its denominator), hidden weights set to 0 after the softmax.",
+            minutes=20,
+            rubric="1 point: q . (k_j + b) = q . k_j + q . b, where q . b is the same for every "
+            "key of a row, and a number added to a whole row cancels in the softmax. Half a "
+            "point: a query bias adds b . k_j, which differs from key to key, so it does not "
+            "cancel. Half a point: moving the value bias requires weights that sum to 1; one "
+            "situation in which they do not is enough: a fully masked row that gives zeros, "
+            "dropout on the weights, an additional key with the value 0 (a softmax with 1 added "
+            "to its denominator), masked weights set to 0 after the softmax.",
         ),
         Written(
             "hw04-nobody",
             "explanation",
             points=2,
-            minutes=20,
-            rubric="1 point, half for each change with its reason: heads in another order (columns of "
-            "W_Q, W_K, W_V and rows of W_O together), for the output is a sum over heads; an invertible "
-            "matrix R inside a head (W_Q R and W_K R^-T, or W_V R and R^-1 W_O), for only the products "
-            "matter. 1 point: the number of a head and its single matrices say nothing about two layers "
-            "(half); what can be compared is what these changes leave alone, each with every head of the "
-            "other layer: the attention weights on the same sentences, a head's contribution to the output, "
-            "or the products W_Q W_K^T and W_V W_O (half; the products are right here because the two "
-            "layers get the same inputs and are read by the same layers).",
+            minutes=25,
+            rubric="1 point, half for each change with its reason: a permutation of the heads "
+            "(columns of W_Q, W_K, W_V and rows of W_O together), because the output is a sum "
+            "over heads; an invertible matrix R inside a head (W_Q R and W_K R^-T, or W_V R and "
+            "R^-1 W_O), because only the products matter. 1 point: the number of a head and its "
+            "single matrices say nothing about two layers (half); one can compare what these "
+            "changes leave unchanged, each head with every head of the other layer: the "
+            "attention weights on the same sentences, a head's contribution to the output, or "
+            "the products W_Q W_K^T and W_V W_O (half; the products are right here because the "
+            "two layers have the same inputs and the same layers after them).",
         ),
         Written(
             "hw04-together",
             "experiment",
             points=3,
-            minutes=30,
-            rubric="1 point: 24 single results, and a curve or table of heads switched off together, in "
-            "the order of the single results, the ties shuffled at least twice; how many can go (at most one "
-            "number of 50 lost), alone and together. 1 point: at least one random order beside it, with the "
-            "seed named, and a fair reading that says how far apart the shuffles of the ties are. 1 point: heads that cost nothing alone cost much "
-            "together, with numbers; a reason (they stand in for each other, so each is measured while "
-            "the others still work) or what to measure instead (again after each head is gone).",
+            minutes=50,
+            rubric="1 point: 24 single results, and a curve or table of heads switched off "
+            "together, in the order of the single results, with the ties shuffled at least "
+            "twice; how many can be removed (at most one number of 50 lost), alone and together. "
+            "1 point: at least one random order beside it, with the seed, and a fair reading "
+            "that says how much the shuffles of the ties differ. 1 point: heads that cost "
+            "nothing alone cost a lot together, with numbers; a reason (they replace each other, "
+            "so each is measured while the others still work) or what to measure instead (again "
+            "after each head is removed).",
         ),
     ),
 )

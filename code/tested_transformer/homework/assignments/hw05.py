@@ -45,16 +45,16 @@ def _hands(d_model, dtype=torch.float64):
 @mistake(
     "not divided by the lengths",
     rejected_by="a position is wholly alike to itself",
-    cause="The cosine of an angle is the dot product divided by both lengths.",
+    cause="The cosine of an angle is the dot product divided by both norms.",
 )
 def not_divided(distances, d_model):
     return (distances[..., None] * _hands(d_model)).cos().sum(-1).float()
 
 
 @mistake(
-    "divided by the width",
+    "divided by the dimension",
     rejected_by="a position is wholly alike to itself",
-    cause="A row of D numbers has D/2 pairs, and each pair has length 1.",
+    cause="A vector of D features has D/2 pairs, and each pair has norm 1.",
 )
 def divided_by_the_width(distances, d_model):
     return not_divided(distances, d_model) / d_model
@@ -73,7 +73,7 @@ def sines_compared(distances, d_model):
 @mistake(
     "a speed for each column",
     rejected_by="equals the reference",
-    cause="There are D/2 speeds, one a pair, not D.",
+    cause="There are D/2 frequencies, one per pair, not D.",
 )
 def a_speed_for_each_column(distances, d_model):
     speeds = 10000.0 ** (-torch.arange(d_model, dtype=torch.float64) / d_model)
@@ -83,7 +83,7 @@ def a_speed_for_each_column(distances, d_model):
 @mistake(
     "the exponent doubled",
     rejected_by="equals the reference",
-    cause="arange(0, D, 2) is 2i already: 2 * arange(0, D, 2) doubles it once more.",
+    cause="arange(0, D, 2) is already 2i; 2 * arange(0, D, 2) doubles it again.",
 )
 def exponent_doubled(distances, d_model):
     return (distances[..., None] * _hands(d_model) ** 2).cos().mean(-1).float()
@@ -92,7 +92,7 @@ def exponent_doubled(distances, d_model):
 @mistake(
     "the last pair at the base",
     rejected_by="equals the reference",
-    cause="The exponent is i over D/2, not over D/2 - 1: it never gets to 1.",
+    cause="The exponent is i over D/2, not over D/2 - 1: it never reaches 1.",
 )
 def ends_at_the_base(distances, d_model):
     pairs = torch.arange(d_model // 2, dtype=torch.float64)
@@ -103,7 +103,8 @@ def ends_at_the_base(distances, d_model):
 @mistake(
     "angles in float32",
     rejected_by="equals the reference",
-    cause="A cosine needs the last digits of its angle, and float32 has only seven in all.",
+    cause="The cosine of a large angle depends on digits of the angle that float32 does not "
+    "have: it has seven in all.",
 )
 def angles_in_float32(distances, d_model):
     return (distances[..., None].float() * _hands(d_model, torch.float32)).cos().mean(-1)
@@ -154,12 +155,12 @@ SIMILARITY = Spec(
     checks=(
         Check(
             "a position is wholly alike to itself",
-            "At distance 0 the two vectors are the same: the angle is 0 and its cosine 1.",
+            "At distance 0 the two vectors are the same, so the cosine is 1.",
             _wholly_alike,
         ),
         Check(
             "left is as far as right",
-            "Distance k and distance -k name the same pair of positions, seen from either end.",
+            "Distances k and -k name the same pair of positions, from either end.",
             _both_sides,
         ),
     ),
@@ -204,8 +205,8 @@ def plain_stretch(table, length):
 
 @mistake(
     "the nearest row",
-    rejected_by="even steps stay even",
-    cause="Places between two rows are rounded to one of them.",
+    rejected_by="equal steps stay equal",
+    cause="Positions between two rows are rounded to one of them.",
 )
 def nearest_row(table, length):
     places = torch.linspace(0, len(table) - 1, length, dtype=torch.float64)
@@ -215,7 +216,7 @@ def nearest_row(table, length):
 @mistake(
     "rows counted for gaps",
     rejected_by="the ends stay",
-    cause="N rows have N - 1 gaps between them, and so do the new ones.",
+    cause="N rows have N - 1 gaps between them, and the new rows have one gap less than rows too.",
 )
 def rows_for_gaps(table, length):
     return _between(table, torch.arange(length, dtype=torch.float64) * (len(table) / length))
@@ -224,7 +225,7 @@ def rows_for_gaps(table, length):
 @mistake(
     "rows taken for cells",
     rejected_by="the ends stay",
-    cause="Half a step at each end, as for the pixels of a picture (align_corners=False).",
+    cause="Half a step at each end, as for the pixels of an image (align_corners=False).",
 )
 def centers_aligned(table, length):
     places = (torch.arange(length, dtype=torch.float64) + 0.5) * (len(table) / length) - 0.5
@@ -234,7 +235,7 @@ def centers_aligned(table, length):
 @mistake(
     "the last row repeated",
     rejected_by="the ends stay",
-    cause="The table is continued, not stretched.",
+    cause="The matrix is extended, not interpolated.",
 )
 def last_row_repeated(table, length):
     return table[torch.arange(length).clamp(max=len(table) - 1)]
@@ -251,19 +252,20 @@ def one_row_forgotten(table, length):
 
 
 @mistake(
-    "places in float32",
-    rejected_by="even steps stay even",
-    cause="The places are made in torch's default dtype, whatever the table has.",
+    "positions in float32",
+    rejected_by="equal steps stay equal",
+    cause="The positions are computed in torch's default dtype, whatever the dtype of the matrix "
+    "is.",
 )
 def places_in_float32(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=torch.float32))
 
 
 @mistake(
-    "places in the table's dtype",
+    "positions in the table's dtype",
     rejected_by="equals the reference",
-    cause="A place such as 47.58 has digits before the point, which a table's numbers have not: "
-    "float16 knows it to 1/32 only.",
+    cause="A position such as 47.58 has digits before the point: float16 stores it only to the "
+    "nearest 1/32.",
 )
 def places_in_the_tables_dtype(table, length):
     return _between(table, torch.linspace(0, len(table) - 1, length, dtype=table.dtype))
@@ -310,10 +312,10 @@ def _even_steps(run: Run, case: Case) -> Problem | None:
 
 STRETCH = Spec(
     name="hw05.stretch",
-    statement="stretch(table, length): the learned positions of `table` (N, D) read at `length` evenly "
-    "spaced places from its first row to its last, in between on the straight line from a row to the "
-    "next -> (length, D), in the table's dtype (float16, float32 or float64) and as exact as that "
-    "allows; length 1 gives the first row",
+    statement="stretch(table, length): the learned positions of `table` (N, D) interpolated "
+    "linearly at `length` evenly spaced positions from its first row to its last -> (length, D), "
+    "in the table's dtype (float16, float32 or float64) and as accurate as that allows; length 1 "
+    "gives the first row",
     required=("table", "length"),
     reference=_stretch_reference,
     baseline=plain_stretch,
@@ -326,8 +328,8 @@ STRETCH = Spec(
             _ends_stay,
         ),
         Check(
-            "even steps stay even",
-            "The new places lie evenly: a table that climbs evenly must still do so.",
+            "equal steps stay equal",
+            "The new rows are spaced evenly: a matrix that grows evenly must still do so.",
             _even_steps,
             when=lambda case: (
                 case.dtype != torch.float16
@@ -377,7 +379,7 @@ def plain_table_gradient(gradient, max_distance):
 @mistake(
     "far pairs dropped",
     rejected_by="nothing is lost",
-    cause="All distances beyond K have read the outer row too.",
+    cause="All distances beyond K use the outer entry too.",
 )
 def far_pairs_dropped(gradient, max_distance):
     rows = RelativeFormula().distances(*gradient.shape[2:]) + max_distance
@@ -385,7 +387,7 @@ def far_pairs_dropped(gradient, max_distance):
 
 
 @mistake(
-    "the mean of what a row gets",
+    "the mean of the gradients",
     rejected_by="nothing is lost",
     cause="A number that is used many times gets the sum of the gradients.",
 )
@@ -408,7 +410,7 @@ def sides_exchanged(gradient, max_distance):
 @mistake(
     "more queries than keys forgotten",
     rejected_by="distance 0 is the middle",
-    cause="S - L may be negative: the first queries then stand before every key.",
+    cause="S - L may be negative: the first queries are then before every key.",
 )
 def more_queries_forgotten(gradient, max_distance):
     length, keys = gradient.shape[2:]
@@ -421,7 +423,7 @@ def more_queries_forgotten(gradient, max_distance):
 @mistake(
     "queries counted from 0",
     rejected_by="distance 0 is the middle",
-    cause="The last query stands at the last key.",
+    cause="The last query is at the position of the last key.",
 )
 def queries_from_zero(gradient, max_distance):
     length, keys = gradient.shape[2:]
@@ -433,7 +435,7 @@ def queries_from_zero(gradient, max_distance):
 @mistake(
     "only one sample learns",
     rejected_by="nothing is lost",
-    cause="The samples share the table: the batch axis is summed over too.",
+    cause="The samples share the table: sum over the batch axis too.",
 )
 def one_sample_learns(gradient, max_distance):
     return plain_table_gradient(gradient[:1], max_distance)
@@ -441,8 +443,8 @@ def one_sample_learns(gradient, max_distance):
 
 @mistake(
     "heads taught together",
-    rejected_by="each head has its own row",
-    cause="The gradient is summed over the heads as well.",
+    rejected_by="each head has its own entries",
+    cause="The gradient is summed over the heads, but each head has its own entries.",
 )
 def heads_share(gradient, max_distance):
     found = plain_table_gradient(gradient, max_distance)
@@ -510,19 +512,20 @@ TABLE_GRADIENT = Spec(
     cases=_gradient_cases,
     checks=(
         Check(
-            "each head has its own row",
-            "The scores of one head read one row of the table: no other row may learn from them.",
+            "each head has its own entries",
+            "The scores of one head use the entries of that head: no other entry gets a gradient.",
             _own_head,
             when=lambda case: case.arguments["gradient"].shape[1] > 1,
         ),
         Check(
             "nothing is lost",
-            "Every score of every sample has read one row, the far ones too, and its gradient goes there.",
+            "Every score of every sample uses one entry, also at large distances, and its "
+            "gradient is added there.",
             _nothing_lost,
         ),
         Check(
             "distance 0 is the middle",
-            "A query's own key has distance 0, row K. Query i stands at place i + S - L.",
+            "A query's own key has distance 0, entry K. Query i is at position i + S - L.",
             _own_row,
         ),
     ),
@@ -647,25 +650,28 @@ READ_POSITIONS = Spec(
     checks=(
         Check(
             "right without noise",
-            "Even if every number is exact, another position comes out.",
+            "Even without noise, another position comes out.",
             _without_noise,
             when=_afar,
         ),
         Check(
             "right with noise",
-            "Right without noise, wrong with it: a small error in what one hand shows became a large one.",
+            "Right without noise, wrong with it: a small error in one hand's angle became a "
+            "large error in the position.",
             EQUAL.test,
             when=_afar,
         ),
         Check(
             "right at the top of the dial",
-            "Noise can push the hands of position 0 to just before the top. The answer is still 0.",
+            "Noise can turn the hands of position 0 to slightly less than 0. The position is "
+            "still 0.",
             EQUAL.test,
             when=lambda case: case.label in TOP,
         ),
         Check(
             "exact from float32 vectors",
-            "These positions have more digits than float32, the vectors' dtype. The answer has them all.",
+            "These positions have more digits than float32, the dtype of the vectors, but the "
+            "result needs all of them.",
             EQUAL.test,
             when=lambda case: case.dtype == torch.float32,
         ),
@@ -673,32 +679,36 @@ READ_POSITIONS = Spec(
     mutants=(
         Mutant(
             "the slowest hand alone", slowest_hand_alone, rejected_by="right with noise",
-            cause="The slow hand tells roughly where; only the fast ones tell exactly.",
+            cause="The slow hand gives a rough position; only the fast hands give it exactly.",
         ),
         Mutant(
             "straight to the fastest hand", straight_to_the_fastest, rejected_by="right with noise",
-            cause="The slowest hand is too rough to count the turns of the fastest: go by the ones between.",
+            cause="The slowest hand is too imprecise to count the turns of the fastest: use "
+            "those in between.",
         ),
         Mutant(
             "sine and cosine exchanged", from_the_other_axis, rejected_by="right without noise",
-            cause="atan2 takes the sine first, and the hands start at cosine 1, sine 0.",
+            cause="atan2 takes the sine first: position 0 has cosine 1 and sine 0.",
         ),
         Mutant(
             "half of the dial", half_of_the_dial, rejected_by="right without noise",
-            cause="The quotient is the same for opposite directions: atan knows half a turn, atan2 a whole one.",
+            cause="The quotient is the same for opposite directions: atan covers half a turn, "
+            "atan2 a whole one.",
         ),
         Mutant(
             "whole turns cut off", turns_cut_off, rejected_by="right without noise",
-            cause="The estimate may lie a little before or after: the nearest number of turns is right.",
+            cause="The estimate may be slightly too small or too large: the nearest number of "
+            "turns is right.",
         ),
         Mutant(
             "angles from 0 to a whole turn", angles_from_zero,
             rejected_by="right at the top of the dial",
-            cause="A slow hand just before the top stands at a little less than 0, not at a whole turn.",
+            cause="A slow hand slightly before a whole turn means slightly less than 0, not a "
+            "whole turn.",
         ),
         Mutant(
             "read in float32", read_in_float32, rejected_by="right without noise",
-            cause="float32 has seven digits, these positions have up to thirteen.",
+            cause="float32 has seven digits, but these positions have up to thirteen.",
         ),
         Mutant(
             "read in the vectors' dtype", read_in_the_vectors_dtype,
@@ -707,7 +717,7 @@ READ_POSITIONS = Spec(
         ),
         Mutant(
             "cut, not rounded", cut_not_rounded, rejected_by="right without noise",
-            cause="The fast hand is a little off to either side; 6.98 is 7.",
+            cause="The fast hand may be off in either direction; 6.98 is 7.",
         ),
     ),
     chapter=6,
@@ -763,7 +773,7 @@ def scores_row_by_row(query, key, table):
 @mistake(
     "clipped one step short",
     rejected_by="hunt",
-    symptom="The first and the last row of the table are never read.",
+    symptom="The first and the last row of the table are never used.",
     cause="Clipped to K - 1.",
 )
 class ClippedScoresOneShort(ClippedOneShort, RelativeScores):
@@ -783,8 +793,8 @@ class ScoresReversed(SignReversed, RelativeScores):
 @mistake(
     "distances from the top left",
     rejected_by="hunt",
-    symptom="With a cache each new token believes that it stands at 0.",
-    cause="Query i stands at i + S - L.",
+    symptom="With a cache, each new token is treated as if it were at position 0.",
+    cause="Query i is at position i + S - L.",
 )
 class ScoresFromTheTopLeft(FromTheTopLeft, RelativeScores):
     pass
@@ -793,8 +803,8 @@ class ScoresFromTheTopLeft(FromTheTopLeft, RelativeScores):
 @mistake(
     "more queries than keys forgotten",
     rejected_by="hunt",
-    symptom="Right with a cache, wrong where the queries are the longer side.",
-    cause="S - L may be negative: the first queries then stand before every key.",
+    symptom="Right with a cache, wrong where there are more queries than keys.",
+    cause="S - L may be negative: the first queries are then before every key.",
 )
 class MoreQueriesThanKeys(RelativeScores):
     def distances(self, length, keys):
@@ -806,7 +816,7 @@ class MoreQueriesThanKeys(RelativeScores):
     "an axis counted from the front",
     rejected_by="hunt",
     symptom="Right for one sample, too large or too small for a batch.",
-    cause="query.shape[1] is d without a batch, and the length with one: shape[-1] is always d.",
+    cause="query.shape[1] is d without a batch and the length with one; shape[-1] is always d.",
 )
 class AxisFromTheFront(RelativeScores):
     def __call__(self, query, key, table):
@@ -816,8 +826,8 @@ class AxisFromTheFront(RelativeScores):
 @mistake(
     "the bias of the first sample",
     rejected_by="hunt",
-    symptom="The scores of one sample depend on the sample that stands before it.",
-    cause="The products of queries and table are made once and used for the whole batch.",
+    symptom="The scores of one sample depend on another sample of the batch.",
+    cause="The products of queries and table are computed once and used for the whole batch.",
 )
 class BiasOfTheFirstSample(RelativeScores):
     def bias(self, query, key, table, rows):
@@ -829,7 +839,7 @@ class BiasOfTheFirstSample(RelativeScores):
     "no table for K = 0",
     rejected_by="hunt",
     symptom="A table of one row is ignored.",
-    cause="`if K:` is false for 0, and with K = 0 there is still one row, which all pairs read.",
+    cause="`if K:` is false for 0, but with K = 0 there is still one row, which all pairs use.",
 )
 class NoTableForK0(RelativeScores):
     def bias(self, query, key, table, rows):
@@ -839,8 +849,9 @@ class NoTableForK0(RelativeScores):
 @mistake(
     "the queries' axis lost",
     rejected_by="hunt",
-    symptom="For one new token the scores have an axis too few; compared loosely, they look right.",
-    cause="squeeze() removes the axis of the queries where its length is 1.",
+    symptom="For one new token the scores lack an axis; a comparison that broadcasts does not "
+    "notice it.",
+    cause="squeeze() removes the axis of the queries if its length is 1.",
 )
 def scores_squeezed(query, key, table):
     return RelativeScores()(query, key, table).squeeze(-2)
@@ -849,7 +860,7 @@ def scores_squeezed(query, key, table):
 @mistake(
     "float32 inside",
     rejected_by="hunt",
-    symptom="The dtype is right, half of the digits are not.",
+    symptom="The dtype is right, but half of the digits are wrong.",
     cause="Inputs in float64 are rounded to float32 on the way.",
 )
 def scores_in_float32(query, key, table):
@@ -859,8 +870,8 @@ def scores_in_float32(query, key, table):
 @mistake(
     "the query scaled in place",
     rejected_by="hunt",
-    symptom="The scores are right, and the caller's tensor is another one afterwards.",
-    cause="query *= ... works in the tensor of the caller.",
+    symptom="The scores are right, but the caller's tensor has changed.",
+    cause="query *= ... works in place, on the caller's tensor.",
 )
 def scores_that_scale_the_query(query, key, table):
     query *= query.shape[-1] ** -0.5
@@ -892,7 +903,7 @@ HUNT = Hunt(
         scores_that_scale_the_query,
     ),
     points=4,
-    minutes=30,
+    minutes=45,
     difficulty="core",
     chapter=6,
 )  # fmt: skip
@@ -901,46 +912,49 @@ HUNT = Hunt(
 
 ASSIGNMENT = Assignment(
     name="hw05",
-    title="Where does a token stand?",
+    title="How does a model know positions?",
     weeks="5",
     chapters=(6,),
     parts=(
-        Task(SIMILARITY, "similarity", 10, "warm-up", ("torch.cosine_similarity", "F.cosine_similarity")),
-        Task(STRETCH, "stretch", 20, "core", ("F.interpolate", "F.grid_sample", "nn.Upsample")),
-        Task(TABLE_GRADIENT, "table_gradient", 15, "core"),
-        Task(READ_POSITIONS, "read_positions", 35, "challenge"),
+        Task(SIMILARITY, "similarity", 15, "warm-up", ("torch.cosine_similarity", "F.cosine_similarity")),
+        Task(STRETCH, "stretch", 25, "core", ("F.interpolate", "F.grid_sample", "nn.Upsample")),
+        Task(TABLE_GRADIENT, "table_gradient", 25, "core"),
+        Task(READ_POSITIONS, "read_positions", 45, "challenge"),
         HUNT,
         Written(
             "hw05-sines-only",
             "explanation",
             2,
-            10,
-            "1 point: a speed and two positions, neither of them 0, with the same sine and different sines one place "
-            "later, and what follows: a sine alone does not say whether it rises or falls. 1 point: sin a sin b "
-            "holds cos(a + b) as well, so the dot product depends on the place and not on the distance alone.",
+            20,
+            "1 point: a frequency and two positions, neither of them 0, with the same sine and "
+            "different sines one position later, and what follows: a sine alone does not say "
+            "whether it rises or falls. 1 point: sin a sin b contains cos(a + b) as well, so the "
+            "dot product depends on the positions and not on the distance alone.",
         ),
         Written(
             "hw05-stretched-waves",
             "explanation",
             2,
-            15,
-            "1 point: the middle of two neighbors on a wave of speed w is the true value times cos(w/2): 0.88 "
-            "for the fastest pair, 0.99995 for w = 1/50; the vector loses length. 1 point: the best match lies two "
-            "rows to the left, where the token two places back stands and not the neighbor, so the layer misses "
-            "its neighbor (any right consequence counts, such as that it needs some training at the new length).",
+            25,
+            "1 point: the mean of two neighbors on a sinusoid of frequency w is the true value "
+            "times cos(w/2): 0.88 for the fastest pair, 0.99995 for w = 1/50; the norm becomes "
+            "smaller. 1 point: the best match is two rows to the left, where the token two "
+            "positions back is and not the neighbor, so the layer misses its neighbor (any right "
+            "consequence counts, such as that some training at the new length is needed).",
         ),
         Written(
             "hw05-experiment",
             "experiment",
             3,
-            25,
-            "1 point: a table of right answers for at least four bases and two strengths of noise, from a run of "
-            "the code. 1 point: the finding agrees with the table: the larger the base, the fewer positions are "
-            "read right; and how far off the errors beyond 5 places are, at the smallest base (few, anywhere in the "
-            "text) and at the largest (many, on the whole nearer). 1 point: the reasons: with a large base most "
-            "hands hardly move over these positions and tell neighbors apart no better than noise; what is taken "
-            "for the position is where the fast hands come round again and the slow ones have hardly moved. "
-            "With a small base all hands move, and what looks alike by chance may lie anywhere.",
+            45,
+            "1 point: a table for at least four bases and two noise levels, from a run of the "
+            "code. 1 point: the finding agrees with the table: the larger the base, the fewer "
+            "positions are decoded exactly; and how large the errors beyond 5 positions are, at "
+            "the smallest base (few, anywhere in the text) and at the largest (many, mostly "
+            "nearer). 1 point: the reasons: with a large base most pairs hardly turn over these "
+            "positions and tell neighbors apart no better than noise; the wrong positions are "
+            "those where the fast pairs agree again and the slow ones have hardly turned. With a "
+            "small base all pairs turn, and what looks similar by chance may be anywhere.",
         ),
     ),
 )  # fmt: skip

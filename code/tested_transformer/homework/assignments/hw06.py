@@ -50,8 +50,8 @@ def plain_shares(norm_placement, num_sublayers, variance):
 
 @mistake(
     "standard deviations for variances",
-    rejected_by="the shares make a whole",
-    cause="What is divided by the root of the sum has its variance divided by the sum.",
+    rejected_by="the shares sum to 1",
+    cause="Dividing by the root of the sum divides the variance by the sum.",
 )
 def deviations_shared(norm_placement, num_sublayers, variance):
     return plain_shares(norm_placement, num_sublayers, variance).sqrt()
@@ -69,7 +69,7 @@ def a_variance_of_one(norm_placement, num_sublayers, variance):
 @mistake(
     "float32 on the way",
     rejected_by="one sublayer",
-    cause="torch.tensor([0.4]) is float32: turning it into float64 later brings nothing back.",
+    cause="torch.tensor([0.4]) is float32; converting it to float64 later restores no digit.",
 )
 def variance_in_float32(norm_placement, num_sublayers, variance):
     return plain_shares(norm_placement, num_sublayers, float(np.float32(variance)))
@@ -78,7 +78,7 @@ def variance_in_float32(norm_placement, num_sublayers, variance):
 @mistake(
     "post-norm without norms",
     rejected_by="equals the reference",
-    cause="In post-norm what is there shrinks before the next sublayer adds to it.",
+    cause="In post-norm the stream is rescaled before the next sublayer adds to it.",
 )
 def never_normalized(norm_placement, num_sublayers, variance):
     return plain_shares("pre", num_sublayers, variance)
@@ -87,7 +87,7 @@ def never_normalized(norm_placement, num_sublayers, variance):
 @mistake(
     "the wirings exchanged",
     rejected_by="equals the reference",
-    cause="Post normalizes after the sum, pre before the sublayer and once at the end.",
+    cause="Post-norm normalizes after the sum, pre-norm before the sublayer and once at the end.",
 )
 def norm_placements_exchanged(norm_placement, num_sublayers, variance):
     return plain_shares({"pre": "post", "post": "pre"}[norm_placement], num_sublayers, variance)
@@ -96,7 +96,7 @@ def norm_placements_exchanged(norm_placement, num_sublayers, variance):
 @mistake(
     "the last sublayer first",
     rejected_by="equals the reference",
-    cause="What was found first has been through the most norms since.",
+    cause="The outputs of the first sublayers have passed through the most norms.",
 )
 def last_sublayer_first(norm_placement, num_sublayers, variance):
     found = plain_shares(norm_placement, num_sublayers, variance)
@@ -152,13 +152,14 @@ SHARES = Spec(
     usual=(SHAPE,),
     checks=(
         Check(
-            "the shares make a whole",
-            "The parts have nothing to do with each other, so their variances add up to all of it.",
+            "the shares sum to 1",
+            "The parts are uncorrelated, so their variances add up to the total.",
             _whole,
         ),
         Check(
             "one sublayer",
-            "After one sublayer there are two parts, of variance 1 and `variance`, in either norm_placement.",
+            "After one sublayer there are two parts, of variance 1 and `variance`, in both norm "
+            "placements.",
             _one_sublayer,
             when=lambda case: case.arguments["num_sublayers"] == 1,
         ),
@@ -211,9 +212,9 @@ def plain_merge(counts, means, variances):
 
 
 @mistake(
-    "pieces of one size",
+    "parts of one size",
     rejected_by="equals the reference",
-    cause="A piece of eight numbers counts as much as eight pieces of one.",
+    cause="A part of eight features counts as much as eight parts of one.",
 )
 def pieces_of_one_size(counts, means, variances):
     return plain_merge((counts > 0).long(), means, variances)
@@ -222,7 +223,7 @@ def pieces_of_one_size(counts, means, variances):
 @mistake(
     "variances averaged",
     rejected_by="equals the reference",
-    cause="The pieces' means differ as well: that spread is missing.",
+    cause="The means of the parts differ as well: that part of the variance is missing.",
 )
 def variances_averaged(counts, means, variances):
     shares, means, variances = _merged(counts.double(), means, variances)
@@ -232,7 +233,7 @@ def variances_averaged(counts, means, variances):
 @mistake(
     "the mean of squares less the squared mean",
     rejected_by="a shift moves the mean alone",
-    cause="Two large numbers cancel; take squares of distances from the mean.",
+    cause="Two large numbers cancel; use squares of differences from the mean.",
 )
 def squares_then_mean(counts, means, variances):
     shares, means, variances = _merged(counts.double(), means, variances)
@@ -242,7 +243,7 @@ def squares_then_mean(counts, means, variances):
 
 @mistake(
     "shares in float32",
-    rejected_by="pieces that are alike",
+    rejected_by="parts that are alike",
     cause="One integer tensor divided by another is float32, whatever the means are.",
 )
 def shares_in_float32(counts, means, variances):
@@ -252,9 +253,9 @@ def shares_in_float32(counts, means, variances):
 
 
 @mistake(
-    "empty pieces counted",
-    rejected_by="pieces that are alike",
-    cause="0 times NaN is NaN: a weight of 0 does not take a piece out.",
+    "empty parts counted",
+    rejected_by="parts that are alike",
+    cause="0 times NaN is NaN: a weight of 0 does not remove a part.",
 )
 def empty_pieces_counted(counts, means, variances):
     shares = (counts.double() / counts.sum()).to(means.dtype)
@@ -263,9 +264,10 @@ def empty_pieces_counted(counts, means, variances):
 
 
 @mistake(
-    "empty pieces overwritten",
+    "empty parts overwritten",
     rejected_by="the inputs stay as they were",
-    cause="means[..., empty] = 0 writes into the caller's tensor: leave the pieces out, or use where.",
+    cause="means[..., empty] = 0 writes into the caller's tensor: leave the empty parts out, or "
+    "use where.",
 )
 def emptied_in_place(counts, means, variances):
     means[..., counts == 0] = variances[..., counts == 0] = 0.0
@@ -274,7 +276,7 @@ def emptied_in_place(counts, means, variances):
 
 @mistake(
     "divided by one less",
-    rejected_by="pieces that are alike",
+    rejected_by="parts that are alike",
     cause="A norm divides by the count.",
 )
 def one_less(counts, means, variances):
@@ -324,10 +326,10 @@ def _moved(run: Run, case: Case) -> Problem | None:
 
 MERGE = Spec(
     name="hw06.merge_statistics",
-    statement="merge_statistics(counts, means, variances) -> (mean, variance): of each token's numbers, "
-    "from the statistics of its P pieces; counts (P), integers, means and variances (*batch, P), each "
-    "(*batch); what stands for the mean and variance of an empty piece, NaN as a rule, says nothing; "
-    "variances are divided by the count",
+    statement="merge_statistics(counts, means, variances) -> (mean, variance): of each token's "
+    "features, from the statistics of its P parts; counts (P), integers, means and variances "
+    "(*batch, P), each result (*batch); the mean and variance of an empty part mean nothing and "
+    "are usually NaN; variances are divided by the count",
     required=("counts", "means", "variances"),
     reference=_merge_reference,
     baseline=plain_merge,
@@ -335,13 +337,15 @@ MERGE = Spec(
     cases=_merge_cases,
     checks=(
         Check(
-            "pieces that are alike",
-            "If every piece has the same mean and variance, so has the whole. Empty pieces add nothing.",
+            "parts that are alike",
+            "If every part has the same mean and variance, so has the whole. Empty parts add "
+            "nothing.",
             _alike,
         ),
         Check(
             "a shift moves the mean alone",
-            "Adding one number to all means moves the mean and leaves the spread, far from 0 as well.",
+            "Adding one number to all means shifts the mean and leaves the variance as it is, "
+            "also far from 0.",
             _moved,
             when=lambda case: case.dtype == torch.float64,
         ),
@@ -384,9 +388,9 @@ def plain_fold(x, direction, w_up, b_up):
 
 
 @mistake(
-    "folds behind counted",
-    rejected_by="there is a fold",
-    cause="The sign of t says whether the fold lies ahead.",
+    "kinks behind counted",
+    rejected_by="there is a kink",
+    cause="The sign of t tells whether the kink is ahead.",
 )
 def folds_behind_counted(x, direction, w_up, b_up):
     return _first(_crossings(x, direction, w_up, b_up).abs())
@@ -395,7 +399,7 @@ def folds_behind_counted(x, direction, w_up, b_up):
 @mistake(
     "only units that are on",
     rejected_by="nothing switches before",
-    cause="A fold can be crossed from either side.",
+    cause="A kink can be crossed from either side.",
 )
 def only_units_that_are_on(x, direction, w_up, b_up):
     steps = _crossings(x, direction, w_up, b_up)
@@ -405,16 +409,16 @@ def only_units_that_are_on(x, direction, w_up, b_up):
 @mistake(
     "biases forgotten",
     rejected_by="nothing switches before",
-    cause="b_up moves each fold away from it.",
+    cause="b_up moves each kink.",
 )
 def thresholds_forgotten(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, torch.zeros_like(b_up))
 
 
 @mistake(
-    "the fold under the feet",
-    rejected_by="folds ahead",
-    cause="t = 0 is where the token is, not where it goes.",
+    "the kink at the start",
+    rejected_by="kinks ahead",
+    cause="t = 0 is where the token starts.",
 )
 def the_fold_under_the_feet(x, direction, w_up, b_up):
     steps = _crossings(x, direction, w_up, b_up)
@@ -422,7 +426,7 @@ def the_fold_under_the_feet(x, direction, w_up, b_up):
 
 
 @mistake(
-    "the length of the way",
+    "the norm of the direction",
     rejected_by="nothing switches before",
     cause="t counts steps of the direction as it is given.",
 )
@@ -431,9 +435,9 @@ def length_of_the_way(x, direction, w_up, b_up):
 
 
 @mistake(
-    "one answer for all tokens",
-    rejected_by="there is a fold",
-    cause="The smallest of all, where each token has its own smallest.",
+    "one result for all tokens",
+    rejected_by="there is a kink",
+    cause="The smallest t of all tokens, but each token has its own.",
 )
 def one_for_all_tokens(x, direction, w_up, b_up):
     return plain_fold(x, direction, w_up, b_up).amin().expand(x.shape[:-1])
@@ -518,24 +522,24 @@ def _height_tolerance(run: Run, case: Case) -> float:
 
 FOLD = Spec(
     name="hw06.next_fold",
-    statement="next_fold(x, direction, w_up, b_up): for each token the smallest t > 0 at which some "
-    "unit of relu((x + t direction) w_up + b_up) stands at 0 before its bend and does not stay "
-    "there, inf if there is none; x and direction (*batch, D), w_up (D, d_ff), b_up (d_ff) -> (*batch)",
+    statement="next_fold(x, direction, w_up, b_up): for each token the smallest t > 0 at which "
+    "some unit of relu((x + t direction) w_up + b_up) has the input 0 and does not stay there, "
+    "inf if there is none; x and direction (*batch, D), w_up (D, d_ff), b_up (d_ff) -> (*batch)",
     required=("x", "direction", "w_up", "b_up"),
     reference=_fold_reference,
     baseline=plain_fold,
     differentiable=False,
     cases=_fold_cases,
     checks=(
-        Check("folds ahead", "Only what lies ahead of the token counts: t is above 0.", _ahead),
+        Check("kinks ahead", "Only kinks ahead of the token count: t is above 0.", _ahead),
         Check(
             "nothing switches before",
-            "Some unit goes on or off before the answer: that fold comes first.",
+            "Some unit switches on or off before the result: that kink comes first.",
             _none_before,
         ),
         Check(
-            "there is a fold",
-            "After t steps along the direction one unit must stand at 0.",
+            "there is a kink",
+            "After t steps along the direction the input of one unit must be 0.",
             _at_a_fold,
         ),
     ),
@@ -596,7 +600,8 @@ def plain_lightest(w_up, b_up, w_down):
 @mistake(
     "the root forgotten",
     rejected_by="no unit can be made lighter",
-    cause="What one side is multiplied by, the other is divided by: each goes half of the way.",
+    cause="One side is multiplied and the other divided by the same number: use the square root "
+    "of the ratio.",
 )
 def root_forgotten(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
@@ -606,7 +611,7 @@ def root_forgotten(w_up, b_up, w_down):
 @mistake(
     "the bias not weighed",
     rejected_by="no unit can be made lighter",
-    cause="The bias is stretched with its key and counts like one more weight.",
+    cause="The bias is rescaled with its column and counts like one more weight.",
 )
 def threshold_not_weighed(w_up, b_up, w_down):
     stretch = (w_down.norm(dim=1) / w_up.norm(dim=0)).sqrt()
@@ -616,7 +621,7 @@ def threshold_not_weighed(w_up, b_up, w_down):
 @mistake(
     "the bias left behind",
     rejected_by="the same function",
-    cause="relu(c z) = c relu(z) needs the whole of z to be stretched, bias included.",
+    cause="relu(c z) = c relu(z) requires that all of z is rescaled, bias included.",
 )
 def threshold_not_moved(w_up, b_up, w_down):
     w, _, v = plain_lightest(w_up, b_up, w_down)
@@ -637,7 +642,8 @@ def by_the_key_alone(w_up, b_up, w_down):
 @mistake(
     "small taken for nothing",
     rejected_by="the same function",
-    cause="What a unit adds is the product of its sides: only zeros alone add nothing.",
+    cause="A unit contributes the product of its two sides: only if one side is all zeros does "
+    "it contribute nothing.",
 )
 def small_for_nothing(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
@@ -647,9 +653,9 @@ def small_for_nothing(w_up, b_up, w_down):
 
 
 @mistake(
-    "every length 1",
+    "every norm 1",
     rejected_by="the same function",
-    cause="The product of the two lengths is what the unit does: it must stay.",
+    cause="The product of the two norms is what the unit contributes: it must not change.",
 )
 def every_length_one(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
@@ -658,9 +664,9 @@ def every_length_one(w_up, b_up, w_down):
 
 
 @mistake(
-    "one stretch for all units",
+    "one factor for all units",
     rejected_by="no unit can be made lighter",
-    cause="Units do not depend on each other: each has its own best stretch.",
+    cause="Units do not depend on each other: each has its own best factor.",
 )
 def one_stretch_for_all(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
@@ -671,7 +677,7 @@ def one_stretch_for_all(w_up, b_up, w_down):
 @mistake(
     "nothing divided by nothing",
     rejected_by="units of no use weigh nothing",
-    cause="The ratio of two lengths does not exist where one of them is 0.",
+    cause="The ratio of two norms does not exist if one of them is 0.",
 )
 def nothing_over_nothing(w_up, b_up, w_down):
     before, after = _lengths(w_up, b_up, w_down)
@@ -772,10 +778,10 @@ def _of_no_use(run: Run, case: Case) -> Problem | None:
 
 LIGHTEST = Spec(
     name="hw06.lightest",
-    statement="lightest(w_up, b_up, w_down) -> the same three, with units stretched so that "
+    statement="lightest(w_up, b_up, w_down) -> the same three, with units rescaled so that "
     "relu(x w_up + b_up) w_down is the same for every x and the sum of the squares of all "
-    "weights and biases is as small as it can be; a unit that adds nothing for any x because one "
-    "of its sides is all zeros becomes zeros; (D, d_ff), (d_ff), (d_ff, E)",
+    "weights and biases is as small as possible; a unit that contributes nothing for any x "
+    "because one of its sides is all zeros becomes zeros; (D, d_ff), (d_ff), (d_ff, E)",
     required=("w_up", "b_up", "w_down"),
     reference=_lightest_reference,
     baseline=plain_lightest,
@@ -784,19 +790,20 @@ LIGHTEST = Spec(
     checks=(
         Check(
             "no unit can be made lighter",
-            "Stretching one unit by one percent, or shrinking it, still lowers the sum of squares.",
+            "Rescaling one unit by one percent still lowers the sum of squares.",
             _no_gain,
             when=lambda case: not _idle(case).any(),
         ),
         Check(
             "the same function",
-            "The new network must give the old one's answers.",
+            "The new network must give the same outputs as the old one.",
             _same_function,
             when=lambda case: not _idle(case).any(),
         ),
         Check(
             "units of no use weigh nothing",
-            "A unit with a side of zeros adds nothing: all of its weights become 0, none NaN.",
+            "A unit with a side of zeros contributes nothing: all of its weights become 0, and "
+            "none NaN.",
             _of_no_use,
             when=lambda case: _idle(case).any(),
         ),
@@ -875,7 +882,7 @@ def norm_with_eps_outside(x, gain, bias, eps):
 @mistake(
     "one mean for the sample",
     rejected_by="hunt",
-    symptom="Another token of the same sample changes the answer.",
+    symptom="Another token of the same sample changes the output.",
     cause="Mean and variance over L and D.",
 )
 def norm_of_the_sample(x, gain, bias, eps):
@@ -888,8 +895,8 @@ def norm_of_the_sample(x, gain, bias, eps):
 @mistake(
     "float32 for all",
     rejected_by="hunt",
-    symptom="The dtype is right, half of the digits of a float64 answer are not.",
-    cause="x.float() widens float16, and narrows float64.",
+    symptom="The dtype is right, but half of the digits of a float64 output are wrong.",
+    cause="x.float() raises the precision of float16 and lowers that of float64.",
 )
 def norm_in_float32(x, gain, bias, eps):
     return norm_formula(x.float(), gain.float(), bias.float(), eps).to(x.dtype)
@@ -898,7 +905,7 @@ def norm_in_float32(x, gain, bias, eps):
 @mistake(
     "squares less the squared mean",
     rejected_by="hunt",
-    symptom="Right around 0; any number at all for a token far from 0.",
+    symptom="Right around 0, but meaningless for a token far from 0.",
     cause="Two large numbers cancel in float32.",
 )
 def norm_of_squares(x, gain, bias, eps):
@@ -908,7 +915,7 @@ def norm_of_squares(x, gain, bias, eps):
 @mistake(
     "squared in half precision",
     rejected_by="hunt",
-    symptom="Nothing but the bias is left of loud tokens in float16.",
+    symptom="In float16, only the bias is left of tokens of large magnitude.",
     cause="Squares above 65504 are infinite in float16.",
 )
 def norm_in_half(x, gain, bias, eps):
@@ -918,8 +925,8 @@ def norm_in_half(x, gain, bias, eps):
 @mistake(
     "centered in place",
     rejected_by="hunt",
-    symptom="The answer is right, and the residual connection adds the wrong x.",
-    cause="x -= mean works in the tensor of the caller.",
+    symptom="The output is right, but the residual connection adds the wrong x.",
+    cause="x -= mean works in place, on the caller's tensor.",
 )
 def norm_in_place(x, gain, bias, eps):
     wide = _wide(x)
@@ -932,8 +939,8 @@ def norm_in_place(x, gain, bias, eps):
 @mistake(
     "an eps of its own",
     rejected_by="hunt",
-    symptom="Weights of a model with another eps give slightly other numbers.",
-    cause="1e-5, whatever was asked for.",
+    symptom="Weights of a model with another eps give slightly different numbers.",
+    cause="1e-5, whatever the argument is.",
 )
 def norm_with_fixed_eps(x, gain, bias, eps):
     return norm_formula(x, gain, bias, 1e-5)
@@ -942,8 +949,8 @@ def norm_with_fixed_eps(x, gain, bias, eps):
 @mistake(
     "zeros for a constant token",
     rejected_by="hunt",
-    symptom="A token whose numbers are all the same loses its bias.",
-    cause="A guard against a division by zero that eps has made impossible already.",
+    symptom="A token whose features are all equal loses its bias.",
+    cause="A guard against a division by zero, which eps already rules out.",
 )
 def norm_without_constants(x, gain, bias, eps):
     constant = (x == x[..., :1]).all(-1, keepdim=True)
@@ -953,7 +960,8 @@ def norm_without_constants(x, gain, bias, eps):
 @mistake(
     "eps as a floor",
     rejected_by="hunt",
-    symptom="Right for loud tokens and for constant ones, wrong for quiet ones.",
+    symptom="Right for tokens of large magnitude and for constant ones, wrong for tokens of "
+    "small magnitude.",
     cause="max(var, eps) where var + eps is right.",
 )
 def norm_with_a_floor(x, gain, bias, eps):
@@ -980,7 +988,7 @@ HUNT = Hunt(
         norm_with_a_floor
     ),
     points=4,
-    minutes=40,
+    minutes=50,
     difficulty="challenge",
     chapter=7,
 )  # fmt: skip
@@ -989,44 +997,47 @@ HUNT = Hunt(
 
 ASSIGNMENT = Assignment(
     name="hw06",
-    title="What a layer does to one token",
+    title="What a layer does to a single token",
     weeks="6",
     chapters=(7, 8),
     parts=(
-        Task(SHARES, "shares", 10, "warm-up"),
-        Task(MERGE, "merge_statistics", 15, "core"),
-        Task(FOLD, "next_fold", 15, "core"),
-        Task(LIGHTEST, "lightest", 30, "challenge"),
+        Task(SHARES, "shares", 20, "warm-up"),
+        Task(MERGE, "merge_statistics", 25, "core"),
+        Task(FOLD, "next_fold", 20, "core"),
+        Task(LIGHTEST, "lightest", 40, "challenge"),
         HUNT,
         Written(
             "hw06-quiet-sublayers",
             "explanation",
             2,
-            10,
-            "1 point: pre-norm: with variance 1/N the embedding keeps 1/2 at any depth, without it 1/13 and 1/97. "
-            "1 point: post-norm: (1 + 1/N)^-N, 0.38 and 0.37 in place of 2^-12 and 2^-96, with the limit 1/e (or "
-            "0.368, read off large N), so quiet sublayers end the forgetting there as well. Numbers from the "
-            "student's own `shares` are enough.",
+            15,
+            "1 point: pre-norm: with variance 1/N the embedding keeps 1/2 at any depth, without "
+            "it 1/13 and 1/97. 1 point: post-norm: (1 + 1/N)^-N, 0.38 and 0.37 in place of 2^-12 "
+            "and 2^-96, with the limit 1/e (or 0.368, from large N), so with sublayers of small "
+            "variance post-norm keeps the embedding as well. Numbers from the student's own "
+            "`shares` are enough.",
         ),
         Written(
             "hw06-in-slices",
             "explanation",
             2,
-            10,
-            "1 point: 2 GiB and 128 MiB; by tokens the answers are put one after the other, by units they are "
-            "added, with b_2 once. 1 point: with a softmax over the units the sum of all exponentials is needed, so "
-            "slices of units cannot be added as they are; slices of tokens still work. (A running sum as in "
-            "online softmax, named as the way out, counts as well.)",
+            20,
+            "1 point: 2 GiB and 128 MiB; slices of tokens are concatenated, slices of units are "
+            "added, with b_2 once. 1 point: with a softmax over the units the sum of all "
+            "exponentials is needed, so slices of units cannot simply be added; slices of tokens "
+            "still work. (A running sum as in online softmax, named as the solution, counts as "
+            "well.)",
         ),
         Written(
             "hw06-experiment",
             "experiment",
             3,
-            30,
-            "1 point: a table of the drift for both bends and at least three step sizes with the same product of "
-            "step size and steps, from a run of the code. 1 point: the finding: for ReLU the drift falls in "
-            "proportion to the step size, for GELU it does not. 1 point: the reason: for ReLU a unit can be stretched "
-            "without changing the loss, so the gradient has no part in that direction; GELU cannot be stretched.",
+            40,
+            "1 point: a table of the drift for both activations and at least three step sizes "
+            "with the same product of step size and steps, from a run of the code. 1 point: the "
+            "finding: for ReLU the drift decreases in proportion to the step size, for GELU it "
+            "does not. 1 point: the reason: for ReLU a unit can be rescaled without changing the "
+            "loss, so the gradient has no component in that direction; for GELU it cannot.",
         ),
     ),
 )  # fmt: skip

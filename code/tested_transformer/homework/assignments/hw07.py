@@ -43,7 +43,7 @@ def _before(said: Tensor, first: Tensor) -> Tensor:
 @mistake(
     "EOS read at the beginning",
     rejected_by="no sentence reads its neighbor",
-    cause="The shift knows rows, not sentences.",
+    cause="The shift ignores the boundaries between sentences.",
 )
 def reads_the_neighbor(said, bos, eos, pad):
     """One place to the right, as for one sentence a row."""
@@ -53,8 +53,8 @@ def reads_the_neighbor(said, bos, eos, pad):
 
 @mistake(
     "around the corner",
-    rejected_by="a row begins with BOS",
-    cause="torch.roll moves the last word to the front.",
+    rejected_by="a sequence begins with BOS",
+    cause="torch.roll moves the last token to the front.",
 )
 def reads_around_the_corner(said, bos, eos, pad):
     """roll brings the last word of a row to its beginning."""
@@ -63,8 +63,8 @@ def reads_around_the_corner(said, bos, eos, pad):
 
 
 @mistake(
-    "words in the padding",
-    rejected_by="nothing is read where nothing is said",
+    "tokens in the padding",
+    rejected_by="padding where the target is padding",
     cause="The shift carries the last EOS into the padding.",
 )
 def reads_in_padding(said, bos, eos, pad):
@@ -76,7 +76,7 @@ def reads_in_padding(said, bos, eos, pad):
 @mistake(
     "no shift",
     rejected_by="equals the reference",
-    cause="What is read and what is said must stand one place apart.",
+    cause="Input and target must be shifted by one position.",
 )
 def reads_the_answer(said, bos, eos, pad):
     """No shift."""
@@ -85,9 +85,9 @@ def reads_the_answer(said, bos, eos, pad):
 
 
 @mistake(
-    "the usual numbers",
-    rejected_by="a row begins with BOS",
-    cause="0, 1 and 2 are written where the arguments are meant.",
+    "the usual token IDs",
+    rejected_by="a sequence begins with BOS",
+    cause="0, 1 and 2 are hard-coded in place of the arguments.",
 )
 def reads_usual_numbers(said, bos, eos, pad):
     """PAD 0, BOS 1, EOS 2, as in this book."""
@@ -97,8 +97,8 @@ def reads_usual_numbers(said, bos, eos, pad):
 
 @mistake(
     "BOS in an empty sequence",
-    rejected_by="nothing is read where nothing is said",
-    cause="The first place is set to BOS without a look at what is said there.",
+    rejected_by="padding where the target is padding",
+    cause="Position 0 is set to BOS even if it is padding.",
 )
 def reads_into_an_empty_row(said, bos, eos, pad):
     """Every row begins with BOS, also one of padding alone."""
@@ -153,27 +153,27 @@ def _at(where: Any) -> Any:
 
 READS = Spec(
     name="hw07.reads",
-    statement="reads(said, bos, eos, pad): what the decoder reads, (B, L); said (B, L) holds, in each row, "
-    "whole sentences one behind the other, each ended by eos (the row's end may cut the last one off), then "
-    "pad; a row may be pad alone. A word reads the word before it in its own sentence, the first word reads bos, and where said is "
-    "pad, pad is read",
+    statement="reads(said, bos, eos, pad): what the decoder reads, (B, L); said (B, L) holds, in "
+    "each sequence, sentences one after the other, each ended by eos (the last one may be cut "
+    "off), then pad; a sequence may be all pad. The decoder reads, for each token, the token "
+    "before it in its own sentence, bos for the first token, and pad where said is pad",
     required=("said", "bos", "eos", "pad"),
     reference=_reads_reference,
     cases=_reads_cases,
     checks=(
         Check(
-            "a row begins with BOS",
-            "Nothing stands before the first word of a row.",
+            "a sequence begins with BOS",
+            "Nothing comes before the first token of a sequence.",
             _at(lambda said, before, a: (before == -1) & (said != a["pad"])),
         ),
         Check(
             "no sentence reads its neighbor",
-            "The word after EOS begins another sentence, and knows nothing of the one before.",
+            "The token after EOS begins another sentence, which is independent of the one before.",
             _at(lambda said, before, a: (before == a["eos"]) & (said != a["pad"])),
         ),
         Check(
-            "nothing is read where nothing is said",
-            "A place of padding in said is a place of padding in what is read.",
+            "padding where the target is padding",
+            "Where said is padding, what the decoder reads is padding too.",
             _at(lambda said, before, a: said == a["pad"]),
         ),
     ),
@@ -211,9 +211,9 @@ def _widest_reference(budget: int, vocab: int, layers: int, multiple: int) -> in
 
 
 @mistake(
-    "the table forgotten",
+    "the embedding matrix forgotten",
     rejected_by="it fits",
-    cause="vocab x D numbers stand in the table.",
+    cause="The embedding matrix has vocab x D parameters.",
 )
 def widest_without_table(budget, vocab, layers, multiple):
     """Layers only."""
@@ -221,9 +221,9 @@ def widest_without_table(budget, vocab, layers, multiple):
 
 
 @mistake(
-    "the table twice",
+    "the embedding matrix twice",
     rejected_by="nothing wider fits",
-    cause="Embedding and output layer are one matrix.",
+    cause="Embedding and output layer share one matrix.",
 )
 def widest_with_two_tables(budget, vocab, layers, multiple):
     """The output layer is counted again."""
@@ -233,7 +233,7 @@ def widest_with_two_tables(budget, vocab, layers, multiple):
 @mistake(
     "matrices only",
     rejected_by="it fits",
-    cause="Biases and norms have 32 D numbers in each pair of layers.",
+    cause="Biases and norms have 32 D parameters in each pair of layers.",
 )
 def widest_without_biases(budget, vocab, layers, multiple):
     """Matrices only."""
@@ -263,7 +263,7 @@ def widest_with_room_to_spare(budget, vocab, layers, multiple):
 @mistake(
     "a bias for the output",
     rejected_by="nothing wider fits",
-    cause="The output is the table alone: no number is added for each word.",
+    cause="The output layer is the embedding matrix alone and has no bias.",
 )
 def widest_with_output_bias(budget, vocab, layers, multiple):
     """One number more for each word."""
@@ -271,9 +271,9 @@ def widest_with_output_bias(budget, vocab, layers, multiple):
 
 
 @mistake(
-    "a limit on the width",
+    "a limit on the dimension",
     rejected_by="nothing wider fits",
-    cause="The loop over the widths has an end of its own. Only the budget may end it.",
+    cause="The loop over D ends by itself. Only the budget may end it.",
 )
 def widest_up_to_a_limit(budget, vocab, layers, multiple):
     """Every width below 5,000 is tried."""
@@ -284,7 +284,7 @@ def widest_up_to_a_limit(budget, vocab, layers, multiple):
 @mistake(
     "rounded to the nearest",
     rejected_by="it fits",
-    cause="A budget asks for rounding down.",
+    cause="The largest model that fits: round down, not up.",
 )
 def widest_rounded(budget, vocab, layers, multiple):
     """The nearest multiple, which may be too wide."""
@@ -344,24 +344,27 @@ def _no_wider(run: Run, case: Case) -> Problem | None:
 
 WIDEST = Spec(
     name="hw07.widest",
-    statement="widest(budget, vocab, layers, multiple): the largest width D, a multiple of `multiple`, at "
-    "which the post-norm Transformer of 2017 has at most `budget` parameters; `layers` in each stack, the "
-    "inner width is 4 D, one table for both languages and the output, biases included but for the output; no "
-    "parameters in the positions, no norm after the stacks; 0 if nothing fits; an int",
+    statement="widest(budget, vocab, layers, multiple): the largest model dimension D, a "
+    "multiple of `multiple`, for which the post-norm Transformer of 2017 has at most `budget` "
+    "parameters; `layers` in each stack, hidden dimension 4 D, one matrix for both embeddings "
+    "and the output layer, biases everywhere except in the output layer; no parameters in the "
+    "positions, no norm after the stacks; 0 if nothing fits; an int",
     required=("budget", "vocab", "layers", "multiple"),
     reference=_widest_reference,
     cases=_widest_cases,
     usual=(SHAPE,),
     checks=(
-        Check("a multiple", "The width must be a multiple of the number asked for.", _a_multiple),
+        Check("a multiple", "D must be a multiple of the number in the argument.", _a_multiple),
         Check(
             "it fits",
-            "A model of this width has more parameters than the budget allows. What was not counted?",
+            "A model of this dimension has more parameters than the budget allows. What did you "
+            "not count?",
             _fits,
         ),
         Check(
             "nothing wider fits",
-            "The next multiple still fits. What was counted twice, or is the budget not used up?",
+            "The next multiple still fits. What did you count twice, or is the budget not used "
+            "up?",
             _no_wider,
         ),
     ),
@@ -411,8 +414,8 @@ def _plain_gradient(logits, answers, smoothing, pad):
 
 @mistake(
     "padding pulls",
-    rejected_by="nothing pulls where no word stands",
-    cause="The rows of padding are not set to 0.",
+    rejected_by="no gradient at padding",
+    cause="The rows at padding are not set to 0.",
 )
 def gradient_on_padding(logits, answers, smoothing, pad):
     """Padding pulls like a word."""
@@ -421,9 +424,9 @@ def gradient_on_padding(logits, answers, smoothing, pad):
 
 
 @mistake(
-    "divided by all places",
+    "divided by all positions",
     rejected_by="more padding changes nothing",
-    cause="B L in place of the number of words.",
+    cause="B L in place of the number of targets.",
 )
 def gradient_over_places(logits, answers, smoothing, pad):
     """Divided by B L."""
@@ -435,7 +438,7 @@ def gradient_over_places(logits, answers, smoothing, pad):
 @mistake(
     "not divided",
     rejected_by="every sentence twice, half of the pull on each",
-    cause="The sum's gradient, not the mean's.",
+    cause="The gradient of the sum, not of the mean.",
 )
 def gradient_of_the_sum(logits, answers, smoothing, pad):
     """Not divided."""
@@ -444,8 +447,8 @@ def gradient_of_the_sum(logits, answers, smoothing, pad):
 
 @mistake(
     "a mean of means",
-    rejected_by="words count, not sentences",
-    cause="Divided by each sentence's words, then by the sentences.",
+    rejected_by="tokens count, not sentences",
+    cause="Divided by the number of tokens of each sentence, then by the number of sentences.",
 )
 def gradient_by_sentence(logits, answers, smoothing, pad):
     """Each sentence's mean, and then the mean of these."""
@@ -457,9 +460,9 @@ def gradient_by_sentence(logits, answers, smoothing, pad):
 
 
 @mistake(
-    "the wrong words share it all",
+    "the wrong tokens get all of it",
     rejected_by="at rest at the target",
-    cause="e is spread over V - 1 words, where the right one gets its share too.",
+    cause="e is distributed over V - 1 tokens, but the right one gets e/V as well.",
 )
 def gradient_wrong_words_only(logits, answers, smoothing, pad):
     """e is spread over V - 1 words."""
@@ -470,7 +473,7 @@ def gradient_wrong_words_only(logits, answers, smoothing, pad):
 @mistake(
     "a target that is short",
     rejected_by="each row sums to 0",
-    cause="1 - e and e/V for the others: together less than 1.",
+    cause="1 - e for the right token and e/V for the others sum to less than 1.",
 )
 def gradient_target_short(logits, answers, smoothing, pad):
     """The right word keeps 1 - e and no more."""
@@ -481,7 +484,7 @@ def gradient_target_short(logits, answers, smoothing, pad):
 @mistake(
     "uphill",
     rejected_by="a step against it lowers the loss",
-    cause="Target less softmax.",
+    cause="Target minus softmax: the sign is wrong.",
 )
 def gradient_uphill(logits, answers, smoothing, pad):
     """Target less softmax."""
@@ -490,8 +493,8 @@ def gradient_uphill(logits, answers, smoothing, pad):
 
 @mistake(
     "exp of large scores",
-    rejected_by="a number at every size of the scores",
-    cause="exp overflows at 710 in float64: softmax subtracts the largest score first.",
+    rejected_by="finite for logits of any magnitude",
+    cause="exp overflows at 710 in float64: softmax subtracts the largest logit first.",
 )
 def gradient_overflows(logits, answers, smoothing, pad):
     """exp(x) / sum of exp(x), as it stands in the formula."""
@@ -503,7 +506,8 @@ def gradient_overflows(logits, answers, smoothing, pad):
 @mistake(
     "padding looked up",
     rejected_by="RuntimeError",
-    cause="one_hot takes numbers from 0 to V - 1 alone. Put any word there first: it does not count.",
+    cause="one_hot accepts only IDs from 0 to V - 1. Replace pad with any valid ID first: it "
+    "does not count.",
 )
 def gradient_looks_padding_up(logits, answers, smoothing, pad):
     """A row of zeros and a 1 for every place, also where the number is no word."""
@@ -627,10 +631,11 @@ def _downhill(run: Run, case: Case) -> Problem | None:
 
 SCORE_GRADIENT = Spec(
     name="hw07.score_gradient",
-    statement="score_gradient(logits, answers, smoothing, pad): the gradient, by the logits, of the mean "
-    "cross-entropy per word, (B, L, V), by a formula, without autograd; logits (B, L, V), answers (B, L); "
-    "where the answer is pad, any whole number, no word stands. The target is 1 - smoothing for the right word and smoothing/V "
-    "for each of the V words on top. Without any word the gradient is 0",
+    statement="score_gradient(logits, answers, smoothing, pad): the gradient, with respect to "
+    "the logits, of the mean cross-entropy per token, (B, L, V), by a formula, without autograd; "
+    "logits (B, L, V), answers (B, L); where the answer is pad, any integer, there is no target. "
+    "The target probability is 1 - smoothing for the right token, plus smoothing/V for each of "
+    "the V tokens. Without any target the gradient is 0",
     required=("logits", "answers", "smoothing", "pad"),
     reference=_gradient_reference,
     slack=_gradient_slack,
@@ -639,49 +644,52 @@ SCORE_GRADIENT = Spec(
     cases=_gradient_cases,
     checks=(
         Check(
-            "a number at every size of the scores",
-            "Softmax has a value for scores of any size, and so has the gradient. exp alone has not.",
+            "finite for logits of any magnitude",
+            "Softmax is finite for logits of any magnitude, and so is the gradient. exp alone is "
+            "not.",
             _numbers,
             when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() > 1000,
         ),
         Check(
-            "nothing pulls where no word stands",
-            "At a padded place every number of the gradient is 0.",
+            "no gradient at padding",
+            "At padding every entry of the gradient is 0.",
             _no_pull_on_padding,
         ),
         Check(
             "each row sums to 0",
-            "A softmax does not see a shift of all its scores, so the pulls on a row cancel.",
+            "A softmax does not change if all its logits are shifted, so the gradient of a row "
+            "sums to 0.",
             _sums_to_zero,
             when=_ordinary,
         ),
         Check(
             "at rest at the target",
-            "Where the softmax is the smoothed target, the loss is lowest and nothing pulls.",
+            "Where the softmax equals the smoothed target, the loss is smallest and the gradient "
+            "is 0.",
             _still_at_the_target,
             when=lambda case: _ordinary(case) and case.arguments["smoothing"] > 0,
         ),
         Check(
             "more padding changes nothing",
-            "The mean is over words. Places without a word must not make the gradient smaller.",
+            "The mean is over the targets. Padding must not make the gradient smaller.",
             _more_padding,
             when=_ordinary,
         ),
         Check(
             "every sentence twice, half of the pull on each",
-            "It is the gradient of a mean: with twice the words each has half of the say.",
+            "It is the gradient of a mean: with twice as many targets, each contributes half.",
             _twice_is_half,
             when=_ordinary,
         ),
         Check(
-            "words count, not sentences",
-            "The same words in one long row must be pulled the same.",
+            "tokens count, not sentences",
+            "The same tokens in one long sequence must have the same gradient.",
             _one_long_row,
             when=_ordinary,
         ),
         Check(
             "a step against it lowers the loss",
-            "The gradient points to where the loss grows.",
+            "The gradient points in the direction in which the loss increases.",
             _downhill,
             when=lambda case: _ordinary(case) and np.abs(case.arguments["logits"]).max() < 100,
         ),
@@ -725,7 +733,7 @@ def _fewest_reference(lengths: Sequence[int], num_batches: int) -> int:
 @mistake(
     "in the order given",
     rejected_by="a batch for each length",
-    cause="Only neighbors are put together, and nobody has sorted them.",
+    cause="Only neighbors are combined, but the list is not sorted.",
 )
 def pads_in_the_given_order(lengths, num_batches):
     """Not sorted."""
@@ -735,7 +743,7 @@ def pads_in_the_given_order(lengths, num_batches):
 @mistake(
     "equal batches",
     rejected_by="a batch for each length",
-    cause="The sorted list is cut by number, not where it pays.",
+    cause="The sorted list is divided into equal parts, not where it saves padding.",
 )
 def pads_of_equal_batches(lengths, num_batches):
     """Sorted, and cut into batches of the same size."""
@@ -749,9 +757,9 @@ def _cut_at(ordered: list[int], cuts: list[int]) -> int:
 
 
 @mistake(
-    "cut at the largest jumps",
+    "divided at the largest jumps",
     rejected_by="equals the reference",
-    cause="A jump costs as often as sentences are padded across it.",
+    cause="A jump costs one padding token for each sentence that is padded across it.",
 )
 def pads_at_the_largest_gaps(lengths, num_batches):
     """A cut wherever the lengths jump most."""
@@ -761,9 +769,9 @@ def pads_at_the_largest_gaps(lengths, num_batches):
 
 
 @mistake(
-    "the best cut, again and again",
+    "the best boundary, again and again",
     rejected_by="equals the reference",
-    cause="A greedy choice, where all cuts must be chosen together.",
+    cause="A greedy choice, but all boundaries must be chosen together.",
 )
 def pads_cut_by_cut(lengths, num_batches):
     """The cut that saves most, then the next."""
@@ -777,7 +785,7 @@ def pads_cut_by_cut(lengths, num_batches):
 @mistake(
     "the cheapest neighbors merged",
     rejected_by="equals the reference",
-    cause="A greedy choice, from below: what is merged once is never parted again.",
+    cause="A greedy choice from below: what is merged once is never separated again.",
 )
 def pads_merged(lengths, num_batches):
     """A batch for each sentence; the two neighbors that cost least are merged, again and again."""
@@ -791,7 +799,7 @@ def pads_merged(lengths, num_batches):
 @mistake(
     "no batch left empty",
     rejected_by="a way is found",
-    cause="Exactly num_batches in place of at most.",
+    cause="Exactly num_batches in place of at most num_batches.",
 )
 def pads_in_exactly_as_many(lengths, num_batches):
     """No way is found if a batch would be empty."""
@@ -801,9 +809,9 @@ def pads_in_exactly_as_many(lengths, num_batches):
 
 
 @mistake(
-    "all places counted",
+    "all positions counted",
     rejected_by="a single batch",
-    cause="The cost of a batch, rows x longest, is not its padding.",
+    cause="The size of a batch, sentences x longest, is not its padding.",
 )
 def pads_and_words(lengths, num_batches):
     """All places, not the padded ones."""
@@ -865,9 +873,9 @@ def _any_order(run: Run, case: Case) -> Problem | None:
 
 FEWEST_PADS = Spec(
     name="hw07.fewest_pads",
-    statement="fewest_pads(lengths, num_batches): the smallest number of pad tokens with which sentences of "
-    "these lengths (a tuple of ints, from 1 up) can be put into at most num_batches batches, of any sizes; in "
-    "a batch every sentence is padded to the longest; an int",
+    statement="fewest_pads(lengths, num_batches): the smallest number of padding tokens with "
+    "which sentences of these lengths (a tuple of ints, from 1 up) can be divided into at most "
+    "num_batches batches of any sizes; in a batch every sentence is padded to the longest; an int",
     required=("lengths", "num_batches"),
     reference=_fewest_reference,
     cases=_fewest_cases,
@@ -875,23 +883,24 @@ FEWEST_PADS = Spec(
     checks=(
         Check(
             "a way is found",
-            "Sentences can always be put into at most num_batches batches: not all of them need be used.",
+            "At most num_batches means that not all of them have to be used.",
             _a_way_is_found,
         ),
         SHAPE,
         Check(
             "a single batch",
-            "With one batch there is no choice: all are padded to the longest, and pads are counted.",
+            "With one batch there is no choice: all are padded to the longest, and the padding "
+            "is counted.",
             _one_batch,
         ),
         Check(
             "a batch for each length",
-            "If there are as many batches as different lengths, nothing needs padding.",
+            "If there are as many batches as different lengths, no padding is needed.",
             _one_for_each,
         ),
         Check(
             "in any order",
-            "Which sentences share a batch is free, so the order in which they come cannot matter.",
+            "Any sentences may share a batch, so their order must not matter.",
             _any_order,
         ),
     ),
@@ -946,8 +955,8 @@ def loss_by_targets(logits, answers, pad):
 @mistake(
     "padding counted",
     rejected_by="a padded row",
-    symptom="What the model says where nothing stands changes the loss.",
-    cause="Padding is a word like any other.",
+    symptom="What the model predicts at padding changes the loss.",
+    cause="Padding counts like any other token.",
 )
 def hunted_pads_counted(logits, answers, pad):
     """Padding is word 0, or whatever its number is."""
@@ -956,10 +965,10 @@ def hunted_pads_counted(logits, answers, pad):
 
 
 @mistake(
-    "divided by all places",
+    "divided by all positions",
     rejected_by="a padded row",
     symptom="More padding makes the loss smaller.",
-    cause="The mean is over B L places.",
+    cause="The mean is over all B L positions.",
 )
 def hunted_all_places(logits, answers, pad):
     """Zeros are part of the mean."""
@@ -970,7 +979,7 @@ def hunted_all_places(logits, answers, pad):
 @mistake(
     "a mean of means",
     rejected_by="rows of different lengths",
-    symptom="A short sentence weighs as much as a long one.",
+    symptom="A short sentence counts as much as a long one.",
     cause="One mean for each sentence, and then the mean of these.",
 )
 def hunted_by_sentence(logits, answers, pad):
@@ -983,8 +992,8 @@ def hunted_by_sentence(logits, answers, pad):
 @mistake(
     "softmax twice",
     rejected_by="any example",
-    symptom="A sure and right answer still costs something.",
-    cause="The scores go through a softmax before the loss.",
+    symptom="A confident and right prediction still has a loss.",
+    cause="The logits pass through a softmax before the loss.",
 )
 def hunted_softmax_twice(logits, answers, pad):
     """Probabilities are taken for logits."""
@@ -994,8 +1003,8 @@ def hunted_softmax_twice(logits, answers, pad):
 @mistake(
     "exp overflows",
     rejected_by="large scores",
-    symptom="The loss is NaN once the scores have grown.",
-    cause="exp before a maximum is subtracted.",
+    symptom="The loss is NaN if the logits are large.",
+    cause="exp before the maximum is subtracted.",
 )
 def hunted_overflow(logits, answers, pad):
     """log(exp(x) / sum of exp(x))."""
@@ -1017,8 +1026,8 @@ def hunted_pad_is_zero(logits, answers, pad):
 @mistake(
     "nothing divided by nothing",
     rejected_by="a batch of padding",
-    symptom="One empty batch, and every weight is NaN.",
-    cause="0 / 0 where no word stands.",
+    symptom="One batch without a target, and every weight is NaN.",
+    cause="0 / 0 if there is no target.",
 )
 def hunted_no_words(logits, answers, pad):
     """0 / 0."""
@@ -1029,8 +1038,8 @@ def hunted_no_words(logits, answers, pad):
 @mistake(
     "up to the first padding",
     rejected_by="padding on the left",
-    symptom="Rows that are padded on the left teach nothing.",
-    cause="A row is read until padding comes.",
+    symptom="Sequences with padding on the left contribute nothing.",
+    cause="Each sequence is read up to its first padding.",
 )
 def hunted_upto_padding(logits, answers, pad):
     """The words before the first padding."""
@@ -1042,8 +1051,8 @@ def hunted_upto_padding(logits, answers, pad):
 @mistake(
     "the scores changed",
     rejected_by="compare the inputs before and after",
-    symptom="The loss is right, and what is computed from the scores later may not be.",
-    cause="-= works on the caller's tensor.",
+    symptom="The loss is right, but later results from the same logits are not.",
+    cause="-= works in place, on the caller's tensor.",
 )
 def hunted_in_place(logits, answers, pad):
     """The largest score is subtracted from the caller's tensor."""
@@ -1055,7 +1064,7 @@ def hunted_in_place(logits, answers, pad):
     "half precision",
     rejected_by="more than three digits, or scores above 65,504",
     symptom="Right to three digits.",
-    cause="The scores are rounded to float16 on the way.",
+    cause="The logits are rounded to float16 on the way.",
 )
 def hunted_half(logits, answers, pad):
     """Half precision on the way."""
@@ -1065,10 +1074,11 @@ def hunted_half(logits, answers, pad):
 HUNT = Hunt(
     name="hw07.hunt",
     function="test_loss",
-    statement="test_loss(loss): assert that loss(logits, answers, pad) is the mean cross-entropy over the "
-    "words of a batch, 0 without any word, at every size of the scores; logits (B, L, V) in float32 or "
-    "float64, answers (B, L); where the answer is pad, anywhere in a row, no word stands; pad is any "
-    "whole number, also none of the V words; the inputs stay as they are",
+    statement="test_loss(loss): assert that loss(logits, answers, pad) is the mean cross-entropy "
+    "over the targets of a batch, 0 without any target, for logits of any magnitude; logits (B, "
+    "L, V) in float32 or float64, answers (B, L); where the answer is pad, anywhere in a "
+    "sequence, there is no target; pad is any integer, also none of the V token IDs; the inputs "
+    "are unchanged",
     right={"torch": loss_by_torch, "a loop": loss_in_a_loop, "einsum": loss_by_targets},
     mutants=mistakes(
         hunted_pads_counted, hunted_all_places, hunted_by_sentence, hunted_softmax_twice,
@@ -1076,19 +1086,19 @@ HUNT = Hunt(
         hunted_half
     ),
     points=4,
-    minutes=20,
+    minutes=40,
     difficulty="core",
     chapter=10,
 )  # fmt: skip
 
 ASSIGNMENT = Assignment(
     name="hw07",
-    title="The whole model and what it learns from",
+    title="Losses and batches",
     weeks="7",
     chapters=(9, 10),
     parts=(
-        Task(spec=READS, function="reads", minutes=10, difficulty="warm-up"),
-        Task(spec=WIDEST, function="widest", minutes=10, difficulty="core"),
+        Task(spec=READS, function="reads", minutes=15, difficulty="warm-up"),
+        Task(spec=WIDEST, function="widest", minutes=30, difficulty="core"),
         Task(
             spec=SCORE_GRADIENT, function="score_gradient", minutes=25, difficulty="core",
             forbidden=(
@@ -1098,52 +1108,57 @@ ASSIGNMENT = Assignment(
                 "torch.autograd.forward_ad.make_dual",
             ),
         ),
-        Task(spec=FEWEST_PADS, function="fewest_pads", minutes=35, difficulty="challenge"),
+        Task(spec=FEWEST_PADS, function="fewest_pads", minutes=50, difficulty="challenge"),
         HUNT,
         Written(
             name="hw07-tied",
             kind="explanation",
             points=2,
-            minutes=15,
-            rubric="0.5: V D = 37,000 x 512 = 18,944,000 more parameters (about 30 % of 63 million). "
-            "0.5: tied, with one layer in each stack, the fresh model says the word it has read, because the "
-            "residual stream carries its row to the output, where it fits itself best, and its loss is above "
-            "ln V (measured with V = 37,000: 100 % and 11.7, ln V is 10.5); untied, the logits are near 0 and "
-            "the loss is at ln V. A quarter for the depth: each sublayer adds something to the sum and the norm "
-            "scales it back, so the word's share shrinks (measured: cosine of the end and the row 0.5, and "
-            "0.01 with six layers). 0.75: untied, an input row whose word is not in the batch has a gradient of "
-            "exactly 0; tied, every row gets one at every step, since the softmax runs over all V words and each "
-            "row has made a logit. Half of that without the reason.",
+            minutes=30,
+            rubric="0.5: V D = 37,000 x 512 = 18,944,000 more parameters (about 30 % of 63 "
+            "million). 0.5: tied, with one layer in each stack, the untrained model predicts the "
+            "token that it has read, because the residual stream carries its embedding to the "
+            "output layer, where it matches itself best, and its loss is above ln V (measured "
+            "with V = 37,000: 100 % and 11.7, ln V is 10.5); untied, the logits are near 0 and "
+            "the loss is at ln V. A quarter for the depth: each sublayer adds something to the "
+            "sum and the norm rescales it, so the share of the embedding shrinks (measured: "
+            "cosine of the final state and the row 0.5, and 0.01 with six layers). 0.75: untied, "
+            "an input row whose token is not in the batch has a gradient of exactly 0; tied, "
+            "every row gets one at every step, because the softmax runs over all V tokens and "
+            "each row has produced a logit. Half of that without the reason.",
         ),
         Written(
             name="hw07-below",
             kind="explanation",
             points=2,
-            minutes=15,
-            rubric="0.5 for each of two innocent causes with its mechanism (dropout on in training only; "
-            "the training loss is an average over an epoch in which the weights got better; label smoothing "
-            "or other regularization in the training loss only; an easier validation set), at most 1. "
-            "0.5: a fault of the evaluation (padding counted; divided by places or by batches of another kind; the "
-            "answer read along, for want of a causal mask or of the shift), and why a leak alone does not do it: "
-            "sentences that stand in both sets are at best as easy as the training set, measured alike. "
-            "0.5: a measurement that would tell, such as the same sentences with the same weights and dropout off "
-            "through the training's loss and the evaluation's: equal if the causes are innocent (smoothing aside), "
-            "lower in the evaluation if that is wrong. A quarter for evaluating the training sentences as the "
-            "validation sentences are: it tells an easier set, and not a wrong evaluation.",
+            minutes=25,
+            rubric="0.5 for each of two harmless causes with its mechanism (dropout on in "
+            "training only; the training loss is an average over an epoch in which the weights "
+            "improved; label smoothing or other regularization in the training loss only; an "
+            "easier validation set), at most 1. 0.5: a bug in the evaluation (padding counted; "
+            "divided by positions or by batches of another kind; the target can be copied "
+            "because the causal mask or the shift is missing), and why a leak alone is not "
+            "enough: sentences that are in both sets are at best as easy as the training set, "
+            "measured in the same way. 0.5: a measurement that would decide, such as the same "
+            "sentences with the same weights and dropout off through the training loss and the "
+            "evaluation loss: equal if the causes are harmless (smoothing aside), lower in the "
+            "evaluation if that is wrong. A quarter for evaluating the training sentences like "
+            "the validation sentences: it detects an easier set, but not a wrong evaluation.",
         ),
         Written(
             name="hw07-experiment",
             kind="experiment",
             points=3,
-            minutes=25,
-            rubric="1: the code runs, compares with the undisturbed accuracy at the same places, "
-            "and never replaces a word by itself. 1: the finding with numbers: the next word is "
-            "hit hard (measured: 3 % right after place 2, 41 % after place 4, a few points more or less with "
-            "other draws), one word later 98 % are right again. 1: a careful conclusion: what counts as wrong "
-            "is often a repair (72 % of the rows say `hundred` one word late) or fits the new beginning; the "
-            "right words are fed again after the mistake, so this is the harm of one wrong word read, not of "
-            "free translation; a random word is a harder blow than a likely mistake; one model, one task. Two "
-            "of these are enough.",
+            minutes=50,
+            rubric="1: the code runs, compares with the undisturbed accuracy at the same "
+            "positions, and never replaces a token with itself. 1: the finding with numbers: the "
+            "next prediction is mostly wrong (measured: 3 % right after position 2, 41 % after "
+            "position 4, a few points more or less with other seeds), one token later 98 % are "
+            "right again. 1: a careful conclusion: what counts as wrong is often a repair (72 % "
+            "of the rows predict `hundred` one token late) or fits the new prefix; the right "
+            "tokens are fed again after the mistake, so this is the effect of reading one wrong "
+            "token, not of free generation; a random token is a more severe error than a "
+            "probable mistake; one model, one task. Two of these are enough.",
         ),
     ),
 )  # fmt: skip

@@ -53,8 +53,8 @@ def _rule_out(logits: Tensor, gone: Tensor) -> Tensor:
 
 @mistake(
     "an absolute threshold",
-    rejected_by="the likeliest words stay",
-    cause="The threshold is share, not share times the likeliest.",
+    rejected_by="the most probable tokens stay",
+    cause="The threshold is share, not share times the largest probability.",
 )
 def min_p_absolute(logits, share):
     """Less likely than share, whatever the others are."""
@@ -63,8 +63,8 @@ def min_p_absolute(logits, share):
 
 @mistake(
     "a share of the scores",
-    rejected_by="the likeliest words stay",
-    cause="Scores have no zero: a share of a score means nothing.",
+    rejected_by="the most probable tokens stay",
+    cause="Logits have no natural zero: a fraction of a logit means nothing.",
 )
 def min_p_of_scores(logits, share):
     """A share of the largest score."""
@@ -72,9 +72,9 @@ def min_p_of_scores(logits, share):
 
 
 @mistake(
-    "the likeliest of the batch",
-    rejected_by="the likeliest words stay",
-    cause="The maximum runs over the whole table.",
+    "the most probable of the batch",
+    rejected_by="the most probable tokens stay",
+    cause="The maximum runs over the whole batch.",
 )
 def min_p_of_the_batch(logits, share):
     """The likeliest word of all rows."""
@@ -84,8 +84,8 @@ def min_p_of_the_batch(logits, share):
 
 @mistake(
     "more than the share",
-    rejected_by="the likeliest words stay",
-    cause="The threshold itself is ruled out.",
+    rejected_by="the most probable tokens stay",
+    cause="The threshold itself is filtered out.",
 )
 def min_p_strict(logits, share):
     """More than the share."""
@@ -105,9 +105,9 @@ def min_p_with_a_large_number(logits, share):
 
 
 @mistake(
-    "log-probabilities back",
+    "log-probabilities returned",
     rejected_by="what stays is what it was",
-    cause="The logarithm of the softmax is handed back in place of the scores.",
+    cause="The log-probabilities are returned in place of the logits.",
 )
 def min_p_as_probabilities(logits, share):
     """Logarithms of what is left."""
@@ -184,8 +184,9 @@ def _rows_alone(run: Run, case: Case) -> Problem | None:
 
 MIN_P = Spec(
     name="hw08.min_p",
-    statement="min_p(logits, share): (B, V) -> (B, V), -inf for every word that is less likely than share "
-    "times the likeliest word of its row, 0 < share <= 1; the other scores stay as they are",
+    statement="min_p(logits, share): (B, V) -> (B, V), -inf for every token that is less "
+    "probable than share times the most probable token of its row, 0 < share <= 1; the other "
+    "logits stay as they are",
     required=("logits", "share"),
     reference=_min_p_reference,
     cases=_min_p_cases,
@@ -196,29 +197,30 @@ MIN_P = Spec(
             "does that, and so do operations whose name ends in _.",
         ),
         Check(
-            "the likeliest words stay",
-            "The likeliest word of a row is never ruled out, nor one that is exactly as likely.",
+            "the most probable tokens stay",
+            "The most probable token of a row is never filtered out, nor one that is exactly as "
+            "probable.",
             _likeliest_stay,
         ),
         Check(
             "ruled out is -inf",
-            "The score of a word that is ruled out is -inf, and no other number.",
+            "The logit of a token that is filtered out is -inf, and no other number.",
             _ruled_out,
         ),
         Check(
             "what stays is what it was",
-            "The answer holds scores: those of the words that stay, unchanged, and -inf.",
+            "The output holds logits: those of the tokens that stay, unchanged, and -inf.",
             _kept_as_they_were,
         ),
         Check(
             "a shift changes nothing",
-            "The same number more on every score is the same distribution.",
+            "The same number added to every logit gives the same distribution.",
             _kept_after_a_shift,
             when=lambda case: case.dtype == torch.float64,
         ),
         Check(
-            "each row for itself",
-            "Who stays in a row does not depend on the other rows of the batch.",
+            "each row by itself",
+            "Which tokens stay in a row does not depend on the other rows of the batch.",
             _rows_alone,
         ),
     ),
@@ -248,7 +250,7 @@ def _slots_reference(fed: int, size: int, sinks: int) -> np.ndarray:
 @mistake(
     "nothing stays for good",
     rejected_by="the first tokens stay for good",
-    cause="One ring for all slots.",
+    cause="All slots form one ring, but the sinks are not part of it.",
 )
 def slots_without_sinks(fed, size, sinks):
     """One ring for all."""
@@ -258,7 +260,7 @@ def slots_without_sinks(fed, size, sinks):
 @mistake(
     "sorted by age",
     rejected_by="a token stays in its slot",
-    cause="The oldest is dropped and all others move up.",
+    cause="The oldest token is dropped and all others move up.",
 )
 def slots_in_order(fed, size, sinks):
     """The right tokens, oldest first."""
@@ -269,7 +271,7 @@ def slots_in_order(fed, size, sinks):
 @mistake(
     "counted around all slots",
     rejected_by="the newest are there, and no others",
-    cause="token % size; only size - sinks slots turn over.",
+    cause="token % size, but only size - sinks slots are overwritten in turn.",
 )
 def slots_modulo_size(fed, size, sinks):
     """token % size, past the first ones."""
@@ -282,8 +284,8 @@ def slots_modulo_size(fed, size, sinks):
 
 @mistake(
     "empty slots hold token 0",
-    rejected_by="empty slots say -1",
-    cause="0 stands for nothing and for the first token.",
+    rejected_by="empty slots hold -1",
+    cause="0 stands for an empty slot and for the first token.",
 )
 def slots_empty_as_zero(fed, size, sinks):
     """An empty slot looks like one that holds token 0."""
@@ -292,8 +294,8 @@ def slots_empty_as_zero(fed, size, sinks):
 
 @mistake(
     "one token too many",
-    rejected_by="empty slots say -1",
-    cause="After `fed` tokens the newest is number fed - 1.",
+    rejected_by="empty slots hold -1",
+    cause="After `fed` tokens the newest one has the number fed - 1.",
 )
 def slots_one_too_many(fed, size, sinks):
     """Token number `fed` is there already."""
@@ -302,8 +304,8 @@ def slots_one_too_many(fed, size, sinks):
 
 @mistake(
     "emptied when full",
-    rejected_by="empty slots say -1",
-    cause="The whole ring is thrown away where one slot would do.",
+    rejected_by="empty slots hold -1",
+    cause="All slots are emptied, but only one has to be overwritten.",
 )
 def slots_refilled(fed, size, sinks):
     """When it is full, everything but the first tokens is thrown away."""
@@ -378,8 +380,9 @@ SLOTS = Spec(
     usual=(SHAPE,),
     checks=(
         Check(
-            "empty slots say -1",
-            "Slots are filled from the first to the last, and an empty one must be told from token 0.",
+            "empty slots hold -1",
+            "Slots are filled from the first to the last, and an empty one must differ from "
+            "token 0.",
             _empty_slots,
         ),
         Check(
@@ -389,12 +392,13 @@ SLOTS = Spec(
         ),
         Check(
             "the newest are there, and no others",
-            "Besides the first tokens, the slots hold the newest tokens, as many as there is room for.",
+            "Besides the first tokens, the slots hold the newest tokens, as many as fit.",
             _who_is_there,
         ),
         Check(
             "a token stays in its slot",
-            "Moving keys and values costs time: one more token writes one slot, and no other changes.",
+            "Moving keys and values costs time: one more token overwrites one slot, and no other "
+            "changes.",
             _one_slot_a_token,
         ),
     ),
@@ -447,9 +451,9 @@ def guesses_not_shared_out(p, q, drafted, coins):
 
 
 @mistake(
-    "drawn from p after all",
-    rejected_by="what was refused does not come back",
-    cause="After a refusal only what q gave too little of is left.",
+    "sampled from p after all",
+    rejected_by="a rejected token is not sampled again",
+    cause="After a rejection only what q proposes too rarely is left.",
 )
 def guesses_drawn_again(p, q, drafted, coins):
     """From p, although a guess was refused."""
@@ -458,7 +462,7 @@ def guesses_drawn_again(p, q, drafted, coins):
 
 @mistake(
     "accepted with p",
-    rejected_by="accepted below p/q, refused above",
+    rejected_by="accepted below p/q, rejected above",
     cause="The coin is compared with p, not with p/q.",
 )
 def guesses_by_p_alone(p, q, drafted, coins):
@@ -469,8 +473,8 @@ def guesses_by_p_alone(p, q, drafted, coins):
 
 @mistake(
     "the ratio upside down",
-    rejected_by="accepted below p/q, refused above",
-    cause="q/p.",
+    rejected_by="accepted below p/q, rejected above",
+    cause="q/p in place of p/q.",
 )
 def guesses_upside_down(p, q, drafted, coins):
     """q / p."""
@@ -479,8 +483,8 @@ def guesses_upside_down(p, q, drafted, coins):
 
 @mistake(
     "accepted ones counted",
-    rejected_by="nothing after the first refusal counts",
-    cause="accepted.sum() also counts what comes after a refusal.",
+    rejected_by="nothing after the first rejection counts",
+    cause="accepted.sum() also counts proposals after a rejection.",
 )
 def guesses_counted(p, q, drafted, coins):
     """All accepted ones are counted, also those after a refusal."""
@@ -490,8 +494,8 @@ def guesses_counted(p, q, drafted, coins):
 
 
 @mistake(
-    "the last place again",
-    rejected_by="a guess too many",
+    "the last position again",
+    rejected_by="a proposal too many",
     cause="Row N - 1 of p in place of row N.",
 )
 def guesses_last_place_again(p, q, drafted, coins):
@@ -503,7 +507,7 @@ def guesses_last_place_again(p, q, drafted, coins):
 
 @mistake(
     "accepted at p/q itself",
-    rejected_by="a coin of exactly p/q refuses",
+    rejected_by="a coin of exactly p/q rejects",
     cause="<= in place of <, or > in place of >=.",
 )
 def guesses_up_to_the_ratio(p, q, drafted, coins):
@@ -515,8 +519,8 @@ def guesses_up_to_the_ratio(p, q, drafted, coins):
 
 @mistake(
     "the distance of p and q",
-    rejected_by="what was refused does not come back",
-    cause="The absolute value keeps what must be cut off.",
+    rejected_by="a rejected token is not sampled again",
+    cause="The absolute value keeps what must be set to 0.",
 )
 def guesses_by_distance(p, q, drafted, coins):
     """|p - q|."""
@@ -647,12 +651,13 @@ def _has_refusal(case: Case) -> bool:
 
 AFTER_GUESSES = Spec(
     name="hw08.after_guesses",
-    statement="after_guesses(p, q, drafted, coins): from which probabilities, (V), the next word is drawn after "
-    "speculative decoding has looked at N guesses. drafted (N): the words that the small model drew from q "
-    "(N, V), one row each; p (N + 1, V): the large model's probabilities at these places and one more. In "
-    "order: a guess is accepted if its coin, from 0 to below 1, is below min(1, p/q) of its word; at the first "
-    "refusal the rest is thrown away and the next word comes from max(0, p - q), divided by its sum; if none "
-    "is refused, from the last row of p",
+    statement="after_guesses(p, q, drafted, coins): from which probabilities, (V), the next "
+    "token is sampled after N proposals of speculative decoding. drafted (N): the tokens that "
+    "the draft model sampled from q (N, V), one row each; p (N + 1, V): the target model's "
+    "probabilities at these positions and one more. In order: a proposal is accepted if its "
+    "coin, from 0 to below 1, is below min(1, p/q) of its token; at the first rejection the rest "
+    "is discarded and the next token is sampled from max(0, p - q), divided by its sum; if none "
+    "is rejected, from the last row of p",
     required=("p", "q", "drafted", "coins"),
     reference=_guesses_reference,
     baseline=lambda p, q, drafted, coins: _after(
@@ -663,36 +668,40 @@ AFTER_GUESSES = Spec(
     checks=(
         Check(
             "probabilities",
-            "What a word is drawn from has the sum 1 and nothing below 0.",
+            "Probabilities sum to 1 and are not below 0.",
             _a_distribution,
         ),
         Check(
-            "a guess too many",
-            "If every guess is accepted, the large model has scored one more place: the last row of p.",
+            "a proposal too many",
+            "If every proposal is accepted, the target model has computed one more position: the "
+            "last row of p.",
             _all_accepted,
             when=lambda case: case.dtype == torch.float64 and bool((_ratio(case) > 0).all()),
         ),
         Check(
-            "accepted below p/q, refused above",
-            "A guess is judged by p/q of its own word. The small model proposed it as often as q says.",
+            "accepted below p/q, rejected above",
+            "A proposal is judged by p/q of its own token. The draft model proposes it as often "
+            "as q says.",
             _edge_of_the_ratio,
             when=lambda case: _guessing(case) and bool((_ratio(case) > 0).all()),
         ),
         Check(
-            "nothing after the first refusal counts",
-            "Guesses after a refused one follow a word that was never said.",
+            "nothing after the first rejection counts",
+            "Proposals after a rejected one follow a token that was not generated.",
             _nothing_after,
             when=_has_refusal,
         ),
         Check(
-            "what was refused does not come back",
-            "A word is refused because the small model says it too often: p - q is below 0 there.",
+            "a rejected token is not sampled again",
+            "A token is rejected because the draft model proposes it too often: p - q is below 0 "
+            "there.",
             _not_again,
             when=_has_refusal,
         ),
         Check(
-            "a coin of exactly p/q refuses",
-            "Accepted is a coin below p/q. A coin may be 0, and a word with p = 0 must never be accepted.",
+            "a coin of exactly p/q rejects",
+            "A proposal is accepted if its coin is below p/q. A coin may be 0, but a token with "
+            "p = 0 must never be accepted.",
             _equality_refuses,
             when=_exactly_at_it,
         ),
@@ -745,7 +754,7 @@ def _as_words(answer: Any, arguments: dict[str, Any]) -> Any:
 @mistake(
     "greedy",
     rejected_by="a sentence that ends",
-    cause="Each word is chosen without looking at what can follow it.",
+    cause="Each token is chosen without regard to what can follow it.",
 )
 def chain_greedy(first, after, eos, longest):
     """The likeliest next word, again and again."""
@@ -788,7 +797,7 @@ def _stopping(after: Tensor, eos: int) -> Tensor:
 @mistake(
     "as long as allowed",
     rejected_by="a sentence that ends",
-    cause="Only the table of the last step is looked at.",
+    cause="Only the scores of the last step are used.",
 )
 def chain_of_full_length(first, after, eos, longest):
     """EOS comes last, and `longest` words are said."""
@@ -798,8 +807,8 @@ def chain_of_full_length(first, after, eos, longest):
 
 @mistake(
     "the first end",
-    rejected_by="no sentence is likelier",
-    cause="The search stops where a sentence can end.",
+    rejected_by="no sequence is more probable",
+    cause="The search stops as soon as a sequence can end.",
 )
 def chain_of_the_shortest(first, after, eos, longest):
     """The first length at which a sentence can end."""
@@ -809,9 +818,9 @@ def chain_of_the_shortest(first, after, eos, longest):
 
 
 @mistake(
-    "one word too many",
+    "kept where p is reached exactly",
     rejected_by="a sentence that ends",
-    cause="The first word is one of the `longest`: longest - 1 steps follow it.",
+    cause="The first token is one of the `longest`: longest - 1 steps follow it.",
 )
 def chain_one_word_more(first, after, eos, longest):
     """One step for each of the `longest` words, after the first."""
@@ -819,9 +828,9 @@ def chain_one_word_more(first, after, eos, longest):
 
 
 @mistake(
-    "each word settled once",
-    rejected_by="no sentence is likelier",
-    cause="A shortest path (Dijkstra) keeps one way to each word, whatever its length.",
+    "each token settled once",
+    rejected_by="no sequence is more probable",
+    cause="A shortest-path search (Dijkstra) keeps one path to each token, whatever its length.",
 )
 def chain_settled_once(first, after, eos, longest):
     """Dijkstra: the likeliest way to each word, however long, and none after it."""
@@ -845,8 +854,9 @@ def chain_settled_once(first, after, eos, longest):
 
 @mistake(
     "a beam",
-    rejected_by="no sentence is likelier",
-    cause="Fifty beginnings are kept, whatever their last words; one for each last word is enough, and needed.",
+    rejected_by="no sequence is more probable",
+    cause="Fifty prefixes are kept, whatever their last tokens are; one for each last token is "
+    "enough, and necessary.",
 )
 def chain_by_beams(first, after, eos, longest):
     """The 50 likeliest beginnings of each length."""
@@ -863,8 +873,8 @@ def chain_by_beams(first, after, eos, longest):
 
 @mistake(
     "a little added to 0",
-    rejected_by="it can be said",
-    cause="A small number is put in place of 0, so that its logarithm is finite. It should be -inf.",
+    rejected_by="it has a probability above 0",
+    cause="0 is replaced by a small number, so that its logarithm is finite. It should be -inf.",
 )
 def chain_of_small_numbers(first, after, eos, longest):
     """1e-9 is added, so that no logarithm is infinite."""
@@ -873,7 +883,7 @@ def chain_of_small_numbers(first, after, eos, longest):
 
 @mistake(
     "the best mean",
-    rejected_by="no sentence is likelier",
+    rejected_by="no sequence is more probable",
     cause="The log-probability is divided by the length: the length penalty 1.",
 )
 def chain_by_the_mean(first, after, eos, longest):
@@ -885,8 +895,8 @@ def chain_by_the_mean(first, after, eos, longest):
 
 @mistake(
     "a product of probabilities",
-    rejected_by="it can be said",
-    cause="The product underflows. Logarithms are added.",
+    rejected_by="it has a probability above 0",
+    cause="The product underflows. Add logarithms.",
 )
 def chain_of_products(first, after, eos, longest):
     """Probabilities are multiplied."""
@@ -900,7 +910,7 @@ def chain_of_products(first, after, eos, longest):
 @mistake(
     "going on after the end",
     rejected_by="a sentence that ends",
-    cause="EOS must end a path, not lead on.",
+    cause="EOS must end a path, not continue it.",
 )
 def chain_through_the_end(first, after, eos, longest):
     """EOS is a word like any other, and the likeliest words of full length are cut at their end."""
@@ -1026,10 +1036,11 @@ def _no_likelier(run: Run, case: Case) -> Problem | None:
 
 LIKELIEST = Spec(
     name="hw08.likeliest",
-    statement="likeliest(first, after, eos, longest): the words, EOS included, of the likeliest sentence of at "
-    "most `longest` words that ends; (N), whole numbers. first (V): the probability of each first word; after "
-    "(V, V): after[i, j] is that of j after i; a sentence ends with its first eos. Probabilities may be 0; "
-    "some sentence can end, and one is likeliest",
+    statement="likeliest(first, after, eos, longest): the tokens, EOS included, of the most "
+    "probable sequence of at most `longest` tokens that ends; (N), integers. first (V): the "
+    "probability of each first token; after (V, V): after[i, j] is that of j after i; a sequence "
+    "ends with its first eos. Probabilities may be 0; some sequence can end, and exactly one is "
+    "the most probable",
     required=("first", "after", "eos", "longest"),
     reference=_likeliest_reference,
     read=_as_words,
@@ -1038,18 +1049,18 @@ LIKELIEST = Spec(
     checks=(
         Check(
             "a sentence that ends",
-            "At most `longest` words, the last of them EOS, and no EOS before.",
+            "At most `longest` tokens, the last of them EOS, and no EOS before.",
             _ends_once,
         ),
         UNTOUCHED,
         Check(
-            "it can be said",
-            "Every word must have a probability above 0 after the one before it.",
+            "it has a probability above 0",
+            "Every token must have a probability above 0 after the one before it.",
             _can_be_said,
         ),
         Check(
-            "no sentence is likelier",
-            "Another sentence that ends in time is likelier.",
+            "no sequence is more probable",
+            "Another sequence that ends in time is more probable.",
             _no_likelier,
         ),
     ),
@@ -1110,10 +1121,10 @@ def top_p_counted(probabilities, p):
 
 
 @mistake(
-    "without the word that crosses",
+    "without the token that crosses",
     rejected_by="a sum below p",
-    symptom="The words that stay have less than p together.",
-    cause="The sum with a word decides, where the sum before it should.",
+    symptom="The tokens that stay have less than p together.",
+    cause="The test uses the sum with the token; it should use the sum before it.",
 )
 def hunted_without_the_crossing(probabilities, p):
     """Words as long as their sum stays below p; the first in any case."""
@@ -1124,10 +1135,10 @@ def hunted_without_the_crossing(probabilities, p):
 
 
 @mistake(
-    "a sure word lost",
+    "a certain token lost",
     rejected_by="a word that has p alone",
-    symptom="Where the model is surest, nothing is left.",
-    cause="The rule moves on by one place and the first is not set free.",
+    symptom="Where the model is most confident, nothing is left.",
+    cause="The rule is shifted by one position, and the first token is not exempted.",
 )
 def hunted_sure_word_lost(probabilities, p):
     """The rule is moved by one place, and the first place keeps its own."""
@@ -1141,7 +1152,7 @@ def hunted_sure_word_lost(probabilities, p):
 @mistake(
     "one more than needed",
     rejected_by="a sum of exactly p",
-    symptom="A word too many where p is reached exactly.",
+    symptom="One token too many where p is reached exactly.",
     cause="<= in place of <.",
 )
 def hunted_one_more(probabilities, p):
@@ -1154,8 +1165,8 @@ def hunted_one_more(probabilities, p):
 @mistake(
     "sorted, and left so",
     rejected_by="words in another order",
-    symptom="Word 0 is always the likeliest.",
-    cause="The answer is not brought back to the order of the words.",
+    symptom="Token 0 is always the most probable.",
+    cause="The output is not restored to the order of the token IDs.",
 )
 def hunted_sorted_answer(probabilities, p):
     """The order of the probabilities, not of the words."""
@@ -1167,7 +1178,7 @@ def hunted_sorted_answer(probabilities, p):
     "not shared out",
     rejected_by="the sum of a row",
     symptom="The rows sum to less than 1.",
-    cause="What was ruled out is not given to the others.",
+    cause="The kept probabilities are not divided by their sum.",
 )
 def hunted_not_shared_out(probabilities, p):
     """What is ruled out is missing."""
@@ -1177,8 +1188,8 @@ def hunted_not_shared_out(probabilities, p):
 @mistake(
     "the first row for all",
     rejected_by="rows that need different numbers",
-    symptom="A prompt's words depend on the first prompt of the batch.",
-    cause="The number of words is counted in row 0.",
+    symptom="The tokens of one prompt depend on the first prompt of the batch.",
+    cause="The number of tokens is counted in row 0.",
 )
 def hunted_first_row(probabilities, p):
     """As many words in every row as in the first."""
@@ -1190,8 +1201,8 @@ def hunted_first_row(probabilities, p):
 @mistake(
     "ties stay",
     rejected_by="equally likely words",
-    symptom="Of many equally likely words all stay, whatever p is.",
-    cause="A threshold cannot tell equal numbers apart.",
+    symptom="Of many equally probable tokens all stay, whatever p is.",
+    cause="A threshold cannot separate equal numbers.",
 )
 def hunted_ties(probabilities, p):
     """Every word as likely as the last that is needed."""
@@ -1203,8 +1214,8 @@ def hunted_ties(probabilities, p):
 @mistake(
     "the input changed",
     rejected_by="compare the input before and after",
-    symptom="The answer is right; whoever looks at the probabilities later finds zeros.",
-    cause="mul_ works on the caller's tensor.",
+    symptom="The output is right, but the caller's probabilities now contain zeros.",
+    cause="mul_ works in place, on the caller's tensor.",
 )
 def hunted_in_place(probabilities, p):
     """Zeros are written into the caller's tensor."""
@@ -1215,8 +1226,8 @@ def hunted_in_place(probabilities, p):
 @mistake(
     "softmax again",
     rejected_by="any example",
-    symptom="Nearly even chances for all that stay.",
-    cause="Probabilities are taken for scores.",
+    symptom="The tokens that stay are almost equally probable.",
+    cause="Probabilities are treated as logits.",
 )
 def hunted_softmax_again(probabilities, p):
     """Probabilities are taken for scores."""
@@ -1227,69 +1238,75 @@ def hunted_softmax_again(probabilities, p):
 HUNT = Hunt(
     name="hw08.hunt",
     function="test_top_p",
-    statement="test_top_p(top_p): assert that top_p(probabilities, p) keeps, in each row, the smallest set of "
-    "likeliest words that together have p or more, sets all others to 0 and divides by the sum; of equally "
-    "likely words the one with the smaller number comes first; probabilities (B, V) in float32 or float64, "
-    "rows with the sum 1, 0 < p < 1 -> (B, V), in the order of the words; the input stays as it is",
+    statement="test_top_p(top_p): assert that top_p(probabilities, p) keeps, in each row, the "
+    "smallest set of most probable tokens that together have p or more, sets all others to 0 and "
+    "divides by the sum; of equally probable tokens the one with the smaller ID comes first; "
+    "probabilities (B, V) in float32 or float64, rows with the sum 1, 0 < p < 1 -> (B, V), in "
+    "the order of the token IDs; the input is unchanged",
     right={"sorted": top_p_sorted, "a loop": top_p_in_a_loop, "counted": top_p_counted},
     mutants=mistakes(
         hunted_without_the_crossing, hunted_sure_word_lost, hunted_one_more, hunted_sorted_answer,
         hunted_not_shared_out, hunted_first_row, hunted_ties, hunted_in_place, hunted_softmax_again
     ),
     points=4,
-    minutes=20,
+    minutes=45,
     difficulty="core",
     chapter=11,
 )  # fmt: skip
 
 ASSIGNMENT = Assignment(
     name="hw08",
-    title="From scores to text",
+    title="From logits to text",
     weeks="8",
     chapters=(11,),
     parts=(
-        Task(spec=MIN_P, function="min_p", minutes=10, difficulty="warm-up"),
-        Task(spec=SLOTS, function="slots", minutes=15, difficulty="core"),
-        Task(spec=AFTER_GUESSES, function="after_guesses", minutes=20, difficulty="core"),
-        Task(spec=LIKELIEST, function="likeliest", minutes=40, difficulty="challenge"),
+        Task(spec=MIN_P, function="min_p", minutes=15, difficulty="warm-up"),
+        Task(spec=SLOTS, function="slots", minutes=25, difficulty="core"),
+        Task(spec=AFTER_GUESSES, function="after_guesses", minutes=25, difficulty="core"),
+        Task(spec=LIKELIEST, function="likeliest", minutes=45, difficulty="challenge"),
         HUNT,
         Written(
             name="hw08-window",
             kind="explanation",
             points=2,
-            minutes=15,
-            rubric="0.5: in the first layer keys and values are made from a token's own vector (word and "
-            "position), so with one layer nothing is left of the dropped token, and both ways agree. 1: from the "
-            "second layer on, the vector of a later token has already taken up what it read from the "
-            "dropped one, so its key and value still carry it; computed again from the last tokens "
-            "alone they would be others. 0.5: a measurement that shows it (change the dropped token, keep all "
-            "others, and look at the logits of both ways), or the reach of several layers, about N times the window.",
+            minutes=20,
+            rubric="0.5: in the first layer keys and values are computed from a token's own "
+            "embedding and position, so with one layer nothing is left of the dropped token, and "
+            "both programs agree. 1: from the second layer on, the hidden state of a later token "
+            "already contains what it attended to in the dropped one, so its key and value still "
+            "carry it; recomputed from the last tokens alone they would differ. 0.5: a "
+            "measurement that shows it (change the dropped token, keep all others, and compare "
+            "the logits of both programs), or the reach of several layers, about N times the "
+            "window.",
         ),
         Written(
             name="hw08-again",
             kind="explanation",
             points=2,
-            minutes=15,
-            rubric="1: the calculation: accepted min(p, q) = 0.5 and 0.1, refused 0.4 in all; the right rule gives the "
-            "0.4 to the second word (0.5, 0.5), the wrong one gives 0.4 p = 0.2 to each: 0.7 and 0.3. "
-            "0.5: in general min(p, q) + r p with r = 1 - a and a = sum min(p, q), so p times min(1, q/p) + 1 - a: "
-            "too often come exactly the words with min(1, q/p) > a, those with q >= p among them, and too rarely "
-            "those that the small model says much too rarely; a quarter for q >= p alone. 0.5: what q does decide: "
-            "how many guesses are accepted, hence the speed and never the words' distribution; with q = p all are "
-            "accepted.",
+            minutes=20,
+            rubric="1: the calculation: accepted min(p, q) = 0.5 and 0.1, rejected 0.4 in all; "
+            "the right rule gives the 0.4 to the second token (0.5, 0.5), the wrong one gives "
+            "0.4 p = 0.2 to each: 0.7 and 0.3. 0.5: in general min(p, q) + r p with r = 1 - a "
+            "and a = sum min(p, q), so p times min(1, q/p) + 1 - a: the tokens that come out too "
+            "often are exactly those with min(1, q/p) > a, those with q >= p among them, and too "
+            "rarely those that the draft model proposes much too rarely; a quarter for q >= p "
+            "alone. 0.5: what q influences: how many proposals are accepted, hence the speed and "
+            "never the distribution of the output; with q = p all are accepted.",
         ),
         Written(
             name="hw08-experiment",
             kind="experiment",
             points=3,
-            minutes=25,
-            rubric="1: the code runs, the counts come from other sentences than those measured, padding is left "
-            "out, and the acceptance is the mean over places of sum min(p, q). 1: the finding with numbers "
-            "(measured: even 0.25, words 0.32, pairs 0.84; with 4 guesses about 1.3, 1.5 and 3.6 words a pass). "
-            "1: a careful conclusion: a pair table costs nearly nothing, so most words of this language "
-            "could be had cheaply; the formula assumes that guesses are accepted independently and equally often, "
-            "which they are not (places differ); a pass over several words costs more than one; the language is "
-            "tiny and regular. Two of these are enough.",
+            minutes=50,
+            rubric="1: the code runs, the counts come from other sequences than those measured, "
+            "padding is left out, and the acceptance is the mean over positions of sum min(p, "
+            "q). 1: the finding with numbers (measured: uniform 0.25, token frequencies 0.32, "
+            "pairs 0.84; with 4 proposals about 1.3, 1.5 and 3.6 tokens per pass). 1: a careful "
+            "conclusion: a table of pairs costs nearly nothing, so most tokens of this language "
+            "could be proposed cheaply; the formula assumes that proposals are accepted "
+            "independently and equally often, which they are not (positions differ); a pass over "
+            "several tokens costs more than one; the language is tiny and regular. Two of these "
+            "are enough.",
         ),
     ),
 )  # fmt: skip

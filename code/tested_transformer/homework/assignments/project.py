@@ -43,8 +43,9 @@ def _not_rounded(run: Run, case: Case) -> Problem | None:
 
 IN_FLOAT64 = Check(
     "computed in float64",
-    "The numbers are right to seven digits: they were computed in float32, at least in part. Python's own "
-    "numbers are float64; a tensor of floats is float32 unless you say dtype=torch.float64.",
+    "The numbers are right to seven digits: at least part of the computation was in float32. "
+    "Python's own numbers are float64; a tensor of floats is float32 unless you write "
+    "dtype=torch.float64.",
     _not_rounded,
 )
 
@@ -88,9 +89,9 @@ def _both_ways(number: int, long: bool) -> str:
 
 
 @mistake(
-    "IX in the long writing",
-    rejected_by="nothing is taken away in the long writing",
-    cause="The switch covers the fours, and the nines were forgotten.",
+    "IX in the long form",
+    rejected_by="nothing is subtracted in the long form",
+    cause="The switch covers the fours, but the nines were forgotten.",
 )
 def write_short_nines(number, long):
     """IIII, but IX."""
@@ -100,7 +101,7 @@ def write_short_nines(number, long):
 @mistake(
     "nine as five and four",
     rejected_by="a five stands once",
-    cause="A digit above four is written as its five and the rest, the rest being four.",
+    cause="A digit above four is written as five and the rest, even if the rest is four.",
 )
 def write_nine_as_four_more(number, long):
     """VIV: the five, then the four."""
@@ -112,7 +113,7 @@ def write_nine_as_four_more(number, long):
 @mistake(
     "anything taken away from anything",
     rejected_by="equals the reference",
-    cause="Each digit is written for itself: 99 is XC and IX.",
+    cause="Each digit is written separately: 99 is XC and IX.",
 )
 def write_any_subtraction(number, long):
     """99 is IC."""
@@ -124,8 +125,8 @@ def write_any_subtraction(number, long):
 
 @mistake(
     "units first",
-    rejected_by="the letters are worth the number",
-    cause="The digits are taken from the end and the pieces put behind each other.",
+    rejected_by="the letters sum to the number",
+    cause="The digits are taken from the end and concatenated in that order.",
 )
 def write_backwards(number, long):
     """Units first."""
@@ -134,8 +135,9 @@ def write_backwards(number, long):
 
 @mistake(
     "thousands forgotten",
-    rejected_by="the letters are worth the number",
-    cause="M has no five and no ten above it, so the loop over the places leaves it out.",
+    rejected_by="the letters sum to the number",
+    cause="There are no letters for 5,000 and 10,000, so the loop over the decimal places leaves "
+    "M out.",
 )
 def write_three_digits(number, long):
     """No thousands."""
@@ -189,28 +191,28 @@ def _fives_once(run: Run, case: Case) -> Problem | None:
 
 WRITE = Spec(
     name="project.write",
-    statement="write(number, long): the Roman numeral of a number from 1 to 3999 as a row of letter numbers, "
-    "whole numbers (S); I, V, X, L, C, D, M are 4, 5, 6, 7, 8, 9, 10. long = False: IV, IX, XL, XC, CD, CM; "
-    "long = True: IIII, VIIII, XXXX, LXXXX, CCCC, DCCCC",
+    statement="write(number, long): the Roman numeral of a number from 1 to 3999 as token IDs, "
+    "integers (S); I, V, X, L, C, D, M are 4, 5, 6, 7, 8, 9, 10. long = False: IV, IX, XL, XC, "
+    "CD, CM; long = True: IIII, VIIII, XXXX, LXXXX, CCCC, DCCCC",
     required=("number", "long"),
     reference=_write_reference,
     cases=_write_cases,
     usual=(),
     checks=(
         Check(
-            "the letters are worth the number",
-            "Add the letters up, and take away each that stands before a larger one.",
+            "the letters sum to the number",
+            "Add the letters up, and subtract each that precedes a larger one.",
             _means_the_number,
         ),
         Check(
-            "nothing is taken away in the long writing",
-            "In the long writing the letters only fall: four is IIII, nine is VIIII.",
+            "nothing is subtracted in the long form",
+            "In the long form the letters never increase: four is IIII, nine is VIIII.",
             _falls,
             when=lambda case: case.arguments["long"],
         ),
         Check(
             "a five stands once",
-            "Two fives are a ten, so V, L and D stand once at most.",
+            "Two fives are a ten, so V, L and D occur once at most.",
             _fives_once,
         ),
     ),
@@ -249,8 +251,8 @@ def _spelled(ids: Tensor) -> str | None:
 
 @mistake(
     "any sum is a number",
-    rejected_by="what no number is written as is 0",
-    cause="A value is computed, and nobody asks whether the number is written so.",
+    rejected_by="what no number is written as gives 0",
+    cause="A value is computed, but not whether the number is written in this way.",
 )
 def read_sum(ids):
     """The sum, whatever the letters spell."""
@@ -259,9 +261,9 @@ def read_sum(ids):
 
 
 @mistake(
-    "the short writing only",
+    "the short form only",
     rejected_by="what was written is read",
-    cause="The value is written again and compared, in one of the two writings.",
+    cause="The value is written again and compared, but in one of the two forms only.",
 )
 def read_short_only(ids):
     """IIII is none."""
@@ -286,8 +288,8 @@ def read_without_taking_away(ids):
 
 @mistake(
     "EOS is not the end",
-    rejected_by="a row ends at EOS",
-    cause="The row is read to its last place.",
+    rejected_by="a sequence ends at EOS",
+    cause="The sequence is read to its last position, past EOS.",
 )
 def read_past_the_end(ids):
     """EOS is a sign like any other."""
@@ -296,8 +298,8 @@ def read_past_the_end(ids):
 
 @mistake(
     "other signs passed over",
-    rejected_by="what no number is written as is 0",
-    cause="PAD and UNK are filtered out instead of refused.",
+    rejected_by="what no number is written as gives 0",
+    cause="PAD and UNK are filtered out instead of rejected.",
 )
 def read_what_is_known(ids):
     """Signs that are no letters are passed over."""
@@ -336,29 +338,29 @@ def _same_number(run: Run, case: Case) -> Problem | None:
 
 READ = Spec(
     name="project.read",
-    statement="read(ids): the number whose numeral this is, in either writing, or 0 if it is none's; a "
-    "whole number. ids (S): I, V, X, L, C, D, M are 4 to 10, EOS is 2; the numeral ends before the first "
-    "EOS, or with the row, and what stands after EOS does not count",
+    statement="read(ids): the number whose numeral this is, in either form, or 0 if there is "
+    "none; an integer. ids (S): I, V, X, L, C, D, M are 4 to 10, EOS is 2; the numeral ends "
+    "before the first EOS, or with the sequence, and what follows EOS does not count",
     required=("ids",),
     reference=_read_reference,
     cases=_read_cases,
     checks=(
         Check(
             "what was written is read",
-            "read(write(n, long)) is n, in both writings.",
+            "read(write(n, long)) is n, in both forms.",
             _same_number,
             when=_bare,
         ),
         Check(
-            "a row ends at EOS",
-            "The numeral is what stands before the first EOS; what follows was never said.",
+            "a sequence ends at EOS",
+            "The numeral is what precedes the first EOS; what follows does not count.",
             _same_number,
             when=lambda case: _is_numeral(case) and EOS in case.arguments["ids"],
         ),
         Check(
-            "what no number is written as is 0",
-            "Whatever differs from both writings of every number is no numeral, also where a sum can "
-            "be made of it.",
+            "what no number is written as gives 0",
+            "Whatever differs from both forms of every number is no numeral, even if its letters "
+            "have a sum.",
             _same_number,
             when=lambda case: not _is_numeral(case),
         ),
@@ -387,7 +389,7 @@ def _hold_out_reference(numbers: np.ndarray, order: np.ndarray, count: int) -> n
 @mistake(
     "pairs held out one by one",
     rejected_by="no number on both sides",
-    cause="Pairs are drawn, not numbers.",
+    cause="Pairs are sampled, not numbers.",
 )
 def hold_out_pairs(numbers, order, count):
     """Each pair for itself."""
@@ -399,7 +401,7 @@ def hold_out_pairs(numbers, order, count):
 @mistake(
     "numbers counted, not pairs",
     rejected_by="as many as asked for",
-    cause="`count` numbers are taken, and each may have two pairs.",
+    cause="`count` numbers are taken, but each may have two pairs.",
 )
 def hold_out_count_numbers(numbers, order, count):
     """So many numbers, however many pairs they have."""
@@ -420,7 +422,7 @@ def hold_out_first(numbers, order, count):
 @mistake(
     "the partners not counted",
     rejected_by="as many as asked for",
-    cause="The partners that come along are no part of the count.",
+    cause="The partners that are held out too are not counted.",
 )
 def hold_out_numbers_of_first(numbers, order, count):
     """The numbers of the first `count` pairs, which may bring more along."""
@@ -440,7 +442,7 @@ def hold_out_in(numbers, order, count):
 @mistake(
     "the order inside out",
     rejected_by="equals the reference",
-    cause="order[0] is the first pair's place, not the place of the first pair in the queue.",
+    cause="order[0] is the index of the first pair to take, not the rank of pair 0.",
 )
 def hold_out_ranks(numbers, order, count):
     """order[i] taken for the place of pair i in the queue."""
@@ -488,22 +490,23 @@ def _so_many(run: Run, case: Case) -> Problem | None:
 
 HOLD_OUT = Spec(
     name="project.hold_out",
-    statement="hold_out(numbers, order, count): boolean (N), True for pairs that are held out; numbers (N), "
-    "the number that each pair means, several pairs may mean one; order (N), the places 0 to N - 1, "
-    "shuffled. Go through the pairs in this order: pair order[0] first; each one that comes up is held out "
-    "together with all pairs of its number. Stop as soon as at least `count` pairs are held out",
+    statement="hold_out(numbers, order, count): boolean (N), True for pairs that are held out; "
+    "numbers (N), the number that each pair means, several pairs may mean the same; order (N), "
+    "the indices 0 to N - 1, shuffled. Go through the pairs in this order: pair order[0] first; "
+    "each one that comes up is held out together with all pairs of its number. Stop as soon as "
+    "at least `count` pairs are held out",
     required=("numbers", "order", "count"),
     reference=_hold_out_reference,
     cases=_hold_out_cases,
     checks=(
         Check(
             "no number on both sides",
-            "All pairs that mean one number are held out together, or none of them is.",
+            "All pairs that mean the same number are held out together, or none of them is.",
             _one_side,
         ),
         Check(
             "as many as asked for",
-            "At least `count` pairs are held out, and no further number once there are so many.",
+            "At least `count` pairs are held out, and no further number after that.",
             _so_many,
         ),
     ),
@@ -537,7 +540,7 @@ def _of_keys(keys: list, answers: Tensor) -> float:
 @mistake(
     "a set for a bag",
     rejected_by="how often a letter stands is known",
-    cause="A set does not know how often something is in it.",
+    cause="A set does not count how often a letter occurs.",
 )
 def ceiling_of_sets(source, answers):
     """Which letters, not how many."""
@@ -547,7 +550,7 @@ def ceiling_of_sets(source, answers):
 @mistake(
     "the order kept",
     rejected_by="the order of the letters is nothing",
-    cause="The rows are compared as they are.",
+    cause="The sources are compared with their order.",
 )
 def ceiling_of_rows(source, answers):
     """The rows in their order."""
@@ -556,7 +559,7 @@ def ceiling_of_rows(source, answers):
 
 @mistake(
     "doubtful bags given up",
-    rejected_by="of each bag one answer is right",
+    rejected_by="of each bag one output is right",
     cause="A bag with two meanings counts as wrong for both.",
 )
 def ceiling_of_clear_bags(source, answers):
@@ -570,7 +573,7 @@ def ceiling_of_clear_bags(source, answers):
 @mistake(
     "one pair of each bag",
     rejected_by="equals the reference",
-    cause="The bags are counted, not the pairs that the best answer gets right.",
+    cause="The bags are counted, not the pairs that the best output gets right.",
 )
 def ceiling_of_one_each(source, answers):
     """One pair of each bag."""
@@ -580,7 +583,7 @@ def ceiling_of_one_each(source, answers):
 @mistake(
     "a sum for a bag",
     rejected_by="equals the reference",
-    cause="The sum of the letters' numbers does not say which letters they are.",
+    cause="The sum of the token IDs does not determine the letters.",
 )
 def ceiling_of_sums(source, answers):
     """The sum of the numbers of the letters for the bag."""
@@ -590,7 +593,8 @@ def ceiling_of_sums(source, answers):
 @mistake(
     "a share in float32",
     rejected_by="computed in float64",
-    cause="The share is divided in a float32 tensor, and a Python number only afterwards.",
+    cause="The fraction is computed in a float32 tensor and becomes a Python number only "
+    "afterward.",
 )
 def ceiling_in_float32(source, answers):
     """The right share, rounded to float32."""
@@ -648,9 +652,10 @@ def _always_something(run: Run, case: Case) -> Problem | None:
 
 CEILING = Spec(
     name="project.ceiling",
-    statement="ceiling(source, answers): the largest share of pairs that anybody can get right who has "
-    "memorized all pairs, sees of each source the bag of its letters (which ones, and how often each, PAD = 0 left "
-    "out) and must say one answer to each bag; a Python number, or a float64 tensor. source (N, S), answers (N), whole numbers",
+    statement="ceiling(source, answers): the largest fraction of pairs that a reader can get "
+    "right that has memorized all pairs, knows of each source only the bag of its letters (which "
+    "ones, and how often each, PAD = 0 left out) and gives one output for each bag; a Python "
+    "number, or a float64 tensor. source (N, S), answers (N), integers",
     required=("source", "answers"),
     reference=_ceiling_reference,
     cases=_ceiling_cases,
@@ -658,17 +663,17 @@ CEILING = Spec(
         IN_FLOAT64,
         Check(
             "the order of the letters is nothing",
-            "A bag has no order: with the letters of each source sorted nothing changes.",
+            "A bag has no order: if the letters of each source are sorted, nothing changes.",
             _order_is_nothing,
         ),
         Check(
             "how often a letter stands is known",
-            "A bag says how often each letter is in it: I, II and III are three bags.",
+            "A bag counts how often each letter occurs: I, II and III are three bags.",
             _no_doubt,
         ),
         Check(
-            "of each bag one answer is right",
-            "Where a bag means several numbers, the best thing to say is the one that is meant most often.",
+            "of each bag one output is right",
+            "If a bag means several numbers, the best output is the most frequent one.",
             _always_something,
         ),
     ),
@@ -757,9 +762,9 @@ def layer_plain(
 
 
 @mistake(
-    "the norm on the stream",
+    "the norm on the residual stream",
     rejected_by="the direct way is free",
-    cause="norm(x + f(x)), the norm placement of 2017, for x + f(norm(x)).",
+    cause="norm(x + f(x)), the norm placement of 2017, in place of x + f(norm(x)).",
 )
 def layer_post_norm(*given):
     """The norm placement of 2017."""
@@ -768,8 +773,8 @@ def layer_post_norm(*given):
 
 @mistake(
     "a decoder without order",
-    rejected_by="the future is hidden",
-    cause="The causal mask is missing from the target's own attention.",
+    rejected_by="the future is masked",
+    cause="The causal mask is missing in the self-attention.",
 )
 def layer_without_order(*given):
     """Padding only."""
@@ -778,8 +783,8 @@ def layer_without_order(*given):
 
 @mistake(
     "padding left in the target",
-    rejected_by="padding of the target is not looked at",
-    cause="The order hides padding on the right only.",
+    rejected_by="padding of the target is masked",
+    cause="The causal mask excludes padding on the right only.",
 )
 def layer_without_target_padding(*given):
     """The order is enough, or so it seems."""
@@ -788,7 +793,7 @@ def layer_without_target_padding(*given):
 
 @mistake(
     "padding left in the source",
-    rejected_by="padding of the source is not looked at",
+    rejected_by="padding of the source is masked",
     cause="The cross-attention has no mask.",
 )
 def layer_without_source_padding(*given):
@@ -798,7 +803,7 @@ def layer_without_source_padding(*given):
 
 @mistake(
     "a softmax over nothing",
-    rejected_by="who sees nothing finds nothing",
+    rejected_by="a fully masked query gives 0",
     cause="All scores of a row are -inf, and the softmax divides 0 by 0.",
 )
 def layer_with_nan(*given):
@@ -807,9 +812,9 @@ def layer_with_nan(*given):
 
 
 @mistake(
-    "scaled by the whole width",
+    "scaled by the model dimension",
     rejected_by="equals the reference",
-    cause="Each head scores with d = D / H numbers: the root is that of d.",
+    cause="Each head has d = D / H features: the scale is the root of d.",
 )
 def layer_scaled_by_width(*given):
     """One over the root of D."""
@@ -894,44 +899,45 @@ def _memory_read(run: Run, case: Case) -> Problem | None:
 
 DECODER_LAYER = Spec(
     name="project.decoder_layer",
-    statement="decoder_layer(x, memory, target_real, source_real, own, cross, up_proj, down_proj, gains, "
-    "num_heads) -> (B, L, D), pre-norm: x + sublayer(norm(x)) three times. x (B, L, D), memory (B, S, D), "
-    "target_real (B, L) and source_real (B, S) True for what is no padding. own and cross (4, D, D): the "
-    "matrices of query, key, value, output, applied as t @ w; head h has columns h d to (h + 1) d. up_proj "
-    "(D, F), down_proj (F, D) with a ReLU between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). "
-    "A query that may see nothing finds 0. Gradients reach every tensor",
+    statement="decoder_layer(x, memory, target_real, source_real, own, cross, up_proj, "
+    "down_proj, gains, num_heads) -> (B, L, D), pre-norm: x + sublayer(norm(x)) three times. x "
+    "(B, L, D), memory (B, S, D), target_real (B, L) and source_real (B, S) True for real "
+    "tokens. own and cross (4, D, D): the matrices of query, key, value, output, applied as t @ "
+    "w; head h has columns h d to (h + 1) d. up_proj (D, F), down_proj (F, D) with a ReLU "
+    "between. norm: t / sqrt(mean(t^2) + 1e-6) times gains[k], gains (3, D). A fully masked "
+    "query gives 0. Gradients reach every tensor",
     required=LAYER_ARGUMENTS,
     reference=_layer_reference,
     baseline=layer_plain,
     cases=_layer_cases,
     checks=(
         Check(
-            "who sees nothing finds nothing",
-            "A query all of whose keys are hidden gets 0 from the attention, not NaN.",
+            "a fully masked query gives 0",
+            "A query all of whose keys are masked gets 0 from the attention, not NaN.",
             _finite,
         ),
         Check(
             "the direct way is free",
-            "With matrices of zeros each sublayer adds 0, so x must come out as it went in: the norm stands "
-            "before the sublayer, not on the stream.",
+            "With matrices of zeros each sublayer adds 0, so the output must equal x: the norm "
+            "is in front of the sublayer, not on the residual stream.",
             _direct_way,
         ),
         Check("the memory is read", "The second sublayer attends to the source.", _memory_read),
         Check(
-            "the future is hidden",
+            "the future is masked",
             "A token of the target must not depend on a later one.",
             _past_only,
             when=lambda case: case.arguments["x"].shape[1] > 1,
         ),
         Check(
-            "padding of the target is not looked at",
-            "With padding on the left the causal order does not hide it.",
+            "padding of the target is masked",
+            "With padding on the left the causal mask does not exclude it.",
             _target_padding,
             when=lambda case: not case.arguments["target_real"].all(),
         ),
         Check(
-            "padding of the source is not looked at",
-            "What the memory holds at padding must change nothing.",
+            "padding of the source is masked",
+            "What the memory holds at padding must not change the output.",
             _source_padding,
             when=lambda case: not case.arguments["source_real"].all(),
         ),
@@ -1005,9 +1011,9 @@ def _place_by_place(a: list[int], b: list[int]) -> int:
 
 
 @mistake(
-    "place by place",
+    "position by position",
     rejected_by="equals the reference",
-    cause="Digits are compared where they stand, though one that is missing moves the rest.",
+    cause="Digits are compared position by position, but a missing digit shifts the rest.",
 )
 def report_place_by_place(prefix_ids, expected, group, num_groups):
     """Digits that stand elsewhere are wrong."""
@@ -1017,7 +1023,7 @@ def report_place_by_place(prefix_ids, expected, group, num_groups):
 @mistake(
     "a mean of rates",
     rejected_by="equals the reference",
-    cause="Each row is divided by its own length before the mean.",
+    cause="Each sample is divided by its own length before the mean.",
 )
 def report_mean_of_rates(prefix_ids, expected, group, num_groups):
     """Each sentence's own rate."""
@@ -1025,9 +1031,9 @@ def report_mean_of_rates(prefix_ids, expected, group, num_groups):
 
 
 @mistake(
-    "a share of what was said",
+    "a fraction of what was generated",
     rejected_by="equals the reference",
-    cause="The edits are divided by the digits of the answer, not of the solution.",
+    cause="The edits are divided by the number of generated digits, not of expected ones.",
 )
 def report_by_what_was_said(prefix_ids, expected, group, num_groups):
     """A share of what was said."""
@@ -1035,9 +1041,9 @@ def report_by_what_was_said(prefix_ids, expected, group, num_groups):
 
 
 @mistake(
-    "the end not asked for",
+    "EOS not required",
     rejected_by="exactly right, to the end",
-    cause="The digits are compared without asking whether the row has an EOS.",
+    cause="The digits are compared without checking that the sequence has an EOS.",
 )
 def report_without_end(prefix_ids, expected, group, num_groups):
     """The digits agree, and that is enough."""
@@ -1048,7 +1054,7 @@ def report_without_end(prefix_ids, expected, group, num_groups):
 @mistake(
     "talk after the end",
     rejected_by="after the end nothing counts",
-    cause="PAD and EOS are filtered out, and what stands behind EOS stays.",
+    cause="PAD and EOS are filtered out, but what follows EOS stays.",
 )
 def report_with_noise(prefix_ids, expected, group, num_groups):
     """The whole rows."""
@@ -1059,7 +1065,7 @@ def report_with_noise(prefix_ids, expected, group, num_groups):
 @mistake(
     "divided in float32",
     rejected_by="computed in float64",
-    cause="The counts are divided as float32, and widened afterwards or not at all.",
+    cause="The counts are divided in float32, and converted to float64 afterward or not at all.",
 )
 def report_in_float32(prefix_ids, expected, group, num_groups):
     """Divided in float32, widened afterwards."""
@@ -1069,7 +1075,7 @@ def report_in_float32(prefix_ids, expected, group, num_groups):
 @mistake(
     "up to the last EOS",
     rejected_by="after the end nothing counts",
-    cause="The row is cut at its last EOS, not at its first.",
+    cause="The sequence is cut at its last EOS, not at its first.",
 )
 def report_to_the_last_end(prefix_ids, expected, group, num_groups):
     """The last EOS ends a row."""
@@ -1081,7 +1087,7 @@ def report_to_the_last_end(prefix_ids, expected, group, num_groups):
 @mistake(
     "a rate of at most 1",
     rejected_by="equals the reference",
-    cause="The rate is cut at 1, as if it were a share.",
+    cause="The rate is clamped at 1, but it may exceed 1.",
 )
 def report_at_most_one(prefix_ids, expected, group, num_groups):
     """No rate above 1."""
@@ -1093,7 +1099,7 @@ def report_at_most_one(prefix_ids, expected, group, num_groups):
 @mistake(
     "padding left out",
     rejected_by="exactly right, to the end",
-    cause="PAD is taken out of the row, though before EOS it was said like any other sign.",
+    cause="PAD is removed, but before EOS it was generated like any other token.",
 )
 def report_without_padding(prefix_ids, expected, group, num_groups):
     """PAD is no digit, wherever it stands."""
@@ -1178,30 +1184,33 @@ def _talk_after(run: Run, case: Case) -> Problem | None:
 
 REPORT = Spec(
     name="project.report",
-    statement="report(said, expected, group, num_groups): float64 (K, 3), for each group 0 to K - 1: how many "
-    "rows it has, the share of them that is exactly right, and its digit error rate: the edit distances of its "
-    "rows added up, over the digits expected in its rows; it may exceed 1. prefix_ids (B, L), expected (B, M), group (B). A row's "
-    "digits are what stands before its first EOS = 2, or all of it without one; expected has EOS in each row. "
-    "A row of said without EOS is never exactly right. A group without rows gets three zeros",
+    statement="report(prefix_ids, expected, group, num_groups): float64 (K, 3), for each group 0 "
+    "to K - 1: how many samples it has, the fraction of them that is exactly right, and its "
+    "digit error rate: the sum of the edit distances of its samples, divided by the number of "
+    "expected digits in them; it may exceed 1. prefix_ids (B, L), expected (B, M), group (B). "
+    "The digits of a sequence are what precedes its first EOS = 2, or all of it without one; "
+    "each sequence of expected has an EOS. A sequence of prefix_ids without EOS is never exactly "
+    "right. A group without samples gets three zeros",
     required=("prefix_ids", "expected", "group", "num_groups"),
     reference=_report_reference,
     cases=_report_cases,
     checks=(
         IN_FLOAT64,
         Check(
-            "the right answers are right",
-            "Whoever says what was expected has share 1 and error rate 0 in each group that has rows.",
+            "expected outputs are right",
+            "If the expected digits are generated, the fraction is 1 and the error rate 0 in "
+            "each group with samples.",
             _perfect,
         ),
         Check(
             "after the end nothing counts",
-            "What stands behind EOS was never said.",
+            "What follows EOS does not count.",
             _talk_after,
         ),
-        Check("rows are counted", "The first column counts the rows of a group.", _column(0, "rows")),
+        Check("rows are counted", "The first column counts the samples of a group.", _column(0, "rows")),
         Check(
             "exactly right, to the end",
-            "A row is right if its digits are all right and it ends after them.",
+            "A sequence is right if its digits are all right and EOS follows them.",
             _column(1, "shares"),
         ),
     ),
@@ -1328,18 +1337,19 @@ HUNT = Hunt(
     mutants=(
         Mutant(
             "teacher forcing not shifted", _wrong(shift=False), rejected_by="a test",
-            symptom="The loss falls to nearly nothing; the model says what it has just read.",
-            cause="The word that is read is also the word to be said.",
+            symptom="The loss decreases to nearly nothing; the model generates the token that it "
+            "has just read.",
+            cause="The token that is read is also the target.",
         ),
         Mutant(
             "padding counted", _wrong(ignore=-100), rejected_by="a test",
             symptom="The loss depends on how long the longest sentence of the batch is.",
-            cause="PAD is a word to be said like any other.",
+            cause="PAD is a target like any other token.",
         ),
         Mutant(
             "no causal mask", _wrong(causal=False), rejected_by="a test",
-            symptom="A word that comes later changes what is predicted before it.",
-            cause="The order is missing from the target's own attention.",
+            symptom="A later token changes what is predicted before it.",
+            cause="The causal mask is missing in the self-attention.",
         ),
         Mutant(
             "cross-attention to itself", _wrong(keys="own"), rejected_by="a test",
@@ -1348,33 +1358,34 @@ HUNT = Hunt(
         ),
         Mutant(
             "the first row's padding for all", _wrong(padding="first"), rejected_by="a test",
-            symptom="A sentence's loss depends on the sentence that stands first in its batch.",
+            symptom="A sample's loss depends on the first sample of its batch.",
             cause="The mask lacks its batch axis.",
         ),
         Mutant(
             "softmax over the queries", _wrong(axis=-2), rejected_by="a test",
             symptom="The weights of one key sum to 1, not those of one query.",
-            cause="The wrong axis of the scores, in the cross-attention.",
+            cause="The softmax runs over the wrong axis, in the cross-attention.",
         ),
         Mutant(
-            "scaled by the whole width", _wrong(scale=lambda width: width**-0.5),
+            "scaled by the model dimension", _wrong(scale=lambda width: width**-0.5),
             rejected_by="a test",
-            symptom="Right with one head, too flat with several.",
-            cause="The root of D for the root of d = D / H.",
+            symptom="Right with one head, too uniform with several.",
+            cause="The root of D in place of the root of d = D / H.",
         ),
         Mutant(
             "hidden scores are 0", _wrong(hidden=0.0), rejected_by="a test",
-            symptom="What is hidden still gets a share.",
-            cause="Scores are multiplied by the mask, or filled with 0, and exp(0) is 1.",
+            symptom="What is masked still gets weight.",
+            cause="Scores are multiplied by the mask or filled with 0, and exp(0) is 1.",
         ),
         Mutant(
             "a mean of means", _wrong(mean="sentences"), rejected_by="a test",
-            symptom="Right where all sentences have one length; else short ones weigh too much.",
-            cause="The mean is taken in each sentence, then over the sentences.",
+            symptom="Right if all sequences have the same length; otherwise short ones count too "
+            "much.",
+            cause="The mean is taken in each sequence, then over the sequences.",
         ),
         Mutant(
             "heads cut from the tokens", _wrong(split=_split_by_view), rejected_by="a test",
-            symptom="Right with one head; with several a head holds parts of other tokens.",
+            symptom="Right with one head; with several, a head contains parts of other tokens.",
             cause="view(B, H, L, d) without a transpose.",
         ),
     ),
@@ -1388,26 +1399,27 @@ HUNT = Hunt(
 
 ASSIGNMENT = Assignment(
     name="project",
-    title="A year in stone",
+    title="Roman numerals",
     weeks="9-10",
     chapters=tuple(range(1, 12)),
     parts=(
-        Task(WRITE, "write", minutes=20, difficulty="warm-up"),
-        Task(READ, "read", minutes=25, difficulty="core"),
+        Task(WRITE, "write", minutes=25, difficulty="warm-up"),
+        Task(READ, "read", minutes=35, difficulty="core"),
         Task(HOLD_OUT, "hold_out", minutes=25, difficulty="core"),
         Written(
             "project-leak",
             "explanation",
             points=4,
-            minutes=25,
-            rubric="1: XIV and XIIII, or another such pair, are one question with one answer, so a pair held "
-            "out alone may be answered from its partner, which was learned. 1: what is counted is right: of the "
-            "numbers, 1,952 have two writings, so 3,904 pairs have a partner; drawn one by one, 59 percent of "
-            "the 600 have it in the training set (58 to 60 is right). 1: the score would be too high, or could "
-            "not tell a reader from a memory, and more pairs drawn the same way do not help: as large a share "
-            "of them has its partner there. 1: a property that all 5,951 pairs share: one writing throughout, "
-            "or nothing above 3999, or no letter beyond M, or at most three M. What is only rare, such as short "
-            "numerals, is no answer.",
+            minutes=30,
+            rubric="1: XIV and XIIII, or another such pair, have the same target, so a pair that "
+            "is held out alone may be answered from its partner in the training set. 1: the "
+            "count is right: of the numbers, 1,952 have two forms, so 3,904 pairs have a "
+            "partner; if pairs are sampled independently, 59 percent of the 600 have it in the "
+            "training set (58 to 60 is right). 1: the score would be too high, or could not tell "
+            "reading from memorizing, and more pairs sampled in the same way do not help: the "
+            "same fraction has its partner there. 1: a property that all 5,951 pairs share: one "
+            "form throughout, or nothing above 3999, or no letter beyond M, or at most three M. "
+            "What is merely rare, such as short numerals, does not qualify.",
         ),
         Task(CEILING, "ceiling", minutes=25, difficulty="core"),
         Task(
@@ -1423,43 +1435,47 @@ ASSIGNMENT = Assignment(
             ),
         ),
         HUNT,
-        Task(REPORT, "report", minutes=40, difficulty="core"),
+        Task(REPORT, "report", minutes=50, difficulty="core"),
         Written(
             "project-training",
             "experiment",
             points=5,
-            minutes=90,
-            rubric="1: the model is trained on pairs made by write and hold_out, with the seed and the number of "
-            "steps named, and no number stands on both sides. 1: a curve of the loss. 1: the table of report for "
-            "short and long numerals that were held out. 1: what the table shows is said in words, with at least "
-            "one mistake read out (or, where there is none, a shorter training in which there are some). 1: "
-            "decoder_layer is compared with the trained layer, and the largest difference is named and judged "
-            "against the rounding of float32.",
+            minutes=95,
+            rubric="1: the model is trained on pairs made by write and hold_out, with the seed "
+            "and the number of steps, and no number is in both sets. 1: a curve of the loss. 1: "
+            "the table of report for short and long numerals that were held out. 1: what the "
+            "table shows is said in words, with at least one mistake explained (or, if there is "
+            "none, a shorter training in which there are some). 1: decoder_layer is compared "
+            "with the trained layer, and the largest difference is stated and judged against the "
+            "rounding of float32.",
         ),
         Written(
             "project-ablation",
             "experiment",
             points=5,
-            minutes=70,
-            rubric="1: a prediction, written before the runs: for both changes a number for each of the three "
-            "groups, with a reason; whether it came true does not count. 1: a table or bars of the three runs, "
-            "which differ in one thing each, for each of the three groups, with steps and seeds. 1: without positions in the encoder "
-            "the exact match over all pairs is compared with the ceiling, and not above it, and it is said why the "
-            "ceiling of the held-out pairs is higher and cannot be reached: it knows the held-out answers, and "
-            "the other number of a bag is mostly not among them. 1: a picture of the "
-            "cross-attention of one numeral, rows and columns labeled, and a sentence about it that the picture "
-            "supports. 1: honest about chance: one seed is enough, if it is said what it cannot show, and no more claimed than they carry.",
+            minutes=90,
+            rubric="1: a prediction, written before the runs: for both changes a number for each "
+            "of the three groups, with a reason; whether it came true does not count. 1: a table "
+            "or bars of the three runs, which differ in one thing each, for each of the three "
+            "groups, with steps and seeds. 1: without positions in the encoder the exact match "
+            "over all pairs is compared with the ceiling, and is not above it, and it is "
+            "explained why the ceiling of the held-out pairs is higher and cannot be reached: it "
+            "knows the held-out targets, and the other number of a bag is mostly not among them. "
+            "1: a plot of the cross-attention of one numeral, rows and columns labeled, and a "
+            "sentence about it that the plot supports. 1: honest about chance: one seed is "
+            "enough if it is said what it cannot show, and nothing more is claimed.",
         ),
         Written(
             "project-report",
             "explanation",
             points=4,
             minutes=60,
-            rubric="250 to 350 words; under 200 or over 400 costs one point. 1: question, data and split, so that somebody could repeat it: "
-            "sizes, steps, seed, time. 1: the results as numbers that stand in the notebook, for both writings, "
-            "and what changed in the ablation. 1: why: why a bag of letters is not enough, with two numerals that "
-            "share one, and what order the positions give back. 1: limits and a next step: what the score does "
-            "not show, and an experiment that would show it.",
+            rubric="250 to 350 words; under 200 or over 400 costs one point. 1: question, data "
+            "and split, so that somebody could repeat it: sizes, steps, seed, time. 1: the "
+            "results as numbers that are in the notebook, for both forms, and what changed in "
+            "the ablation. 1: why: why a bag of letters is not enough, with two numerals that "
+            "have the same one, and what order the positions provide. 1: limits and a next step: "
+            "what the score does not show, and an experiment that would show it.",
         ),
     ),
 )

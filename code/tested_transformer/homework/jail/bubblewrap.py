@@ -45,7 +45,8 @@ class JailMissing(JailError):
 class Limits:
     """What one task of a submission may take; all counts begin when Python and torch are up.
 
-    wall_seconds: of waiting for answers. cpu_seconds: of the student's process. memory_bytes: on top
+    wall_seconds: of waiting for answers, less what a busy machine gave to other programs; and, of a hunt, of
+    the implementations that its test calls. cpu_seconds: of the student's process. memory_bytes: on top
     of what torch takes. answer_bytes: of one answer. scratch_bytes: in /tmp. output_bytes: of what is
     printed, the rest is dropped.
     """

@@ -34,11 +34,7 @@ class RemoteFunction:
             return _WithGradients.apply(self, list(arguments), named, wanted, *tensors)
         answer, changed = self.session.call(self.function, list(arguments), named)
         self._note_settings()
-        if not isinstance(changed, dict) or not set(changed) <= set(every):
-            raise Ended("garbled", "no changes of arguments")
         for name, value in changed.items():
-            if not isinstance(value, Tensor):
-                raise Ended("garbled", "no changes of arguments")
             if value.dtype != every[name].dtype:
                 raise TypeError(f"argument {name}: its dtype was changed to {value.dtype}")
             every[name].data = value

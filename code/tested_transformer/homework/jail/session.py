@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from . import wire
+from ..words import count
+from . import clock, wire
 from .bubblewrap import (
     ENVIRONMENT,
     JailError,
@@ -34,7 +36,12 @@ MOST_ASKS = 20_000  # calls of implementations on trial, by one test
 MOST_AXIS, MOST_SIZE = 64, 1 << 16  # of the tensors in them
 TEXT = 300
 UNFIT = ("not a tensor", "too large")  # flags of an answer that is none
-ANSWERS = {"load": ("loaded", 1), "call": ("answer", 4), "gradients": ("answer", 4)}
+ANSWERS = {"load": ("loaded", 1), "renew": ("loaded", 1),
+           "call": ("answer", 4), "gradients": ("answer", 4)}  # fmt: skip
+MOST_DELAY = (
+    20  # times the seconds that a student has: as long as a busy machine may keep us waiting
+)
+LEAST_SECONDS = 0.02  # to wait for: a few ticks of the system's clock
 END_SECONDS = 2  # for a thread of ours to see that the process is gone
 GRACE_SECONDS = 5  # for a process that closed its pipe to end, and say how
 
@@ -87,10 +94,15 @@ class JailSession:
     ) -> None:
         self.limits = limits or Limits()
         self.seconds = 0.0  # of waiting for the student
+        self.delay = 0.0  # of these, as far as we know: of waiting for a processor beside others
+        self.serving = 0.0  # of our processor, for the implementations that a test asks for
         self.asks = 0
         self.flags: list[str] = []
         self.settings: Any = []
         self.served: list[Callable[..., Any]] = []
+        self._kinds: dict[
+            str, type[StudentError]
+        ] = {}  # one for each of their own exceptions, by name
         self._output = bytearray()
         self._replies: queue.Queue = queue.Queue(WAITING)
         self._ended: Ended | None = None
@@ -98,7 +110,8 @@ class JailSession:
         self._start(jailed=not without_jail_for_my_own_code)
         try:
             self._wait_until_ready()
-            self._request(["load", source, list(forbidden), asdict(self.limits)])
+            text = np.frombuffer(source.encode(), np.uint8)  # more than a frame's text may hold
+            self._request(["load", text, list(forbidden), asdict(self.limits)])
         except BaseException:
             self.close()
             raise
@@ -135,10 +148,26 @@ class JailSession:
     def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
         """What the function answers, and the arguments that it changed (by position or name).
 
-        `settings` holds what it set of torch, in words. Raises: Ended, and whatever the function raised.
+        Changes show here, where the student's process cannot reach what was sent. `settings` holds what
+        it set of torch, in words. Raises: Ended, and whatever the function raised.
         """
-        _, answer, changed, self.settings = self._request(["call", function, arguments, named])
-        return answer, changed
+        before = tensors_in(arguments, named)
+        _, answer, after, self.settings = self._request(["call", function, arguments, named])
+        if not isinstance(after, dict) or not all(isinstance(a, Tensor) for a in after.values()):
+            raise Ended("garbled", "no arguments")
+        if set(after) != set(before):
+            raise Ended("garbled", "other arguments")
+        return answer, {n: a for n, a in after.items() if not wire.same(before[n].detach(), a)}
+
+    def renew(self) -> None:
+        """Execute the definitions again: what an earlier call left in them is gone. Raises as the start."""
+        self._request(["renew"])
+
+    @property
+    def processor_seconds(self) -> float:
+        """What the student's code took of a processor; where that is not known, how long we waited."""
+        used = clock.processor_seconds(self._process.pid)
+        return self.seconds if used is None else max(0.0, used - self._used_before)
 
     def gradients(
         self, function: str, arguments: list, named: dict, names: list[str], gradient: Tensor
@@ -200,6 +229,8 @@ class JailSession:
             self.close()
             printed = self._output.decode(errors="replace")[-TEXT:]
             raise JailError(f"the jail did not come up ({self._process.returncode}): {printed}")
+        self._used_before = clock.processor_seconds(self._process.pid) or 0.0
+        self._delayed_before = clock.delay_seconds(self._process.pid)
 
     # ------------------------------------------------------------------------------- the talk
 
@@ -216,7 +247,15 @@ class JailSession:
                     return reply
                 if form != ("ask", 4):
                     raise self._no_answer(form, reply)
-                self._send(self._serve(*reply[1:]))
+                start = time.thread_time()
+                served = self._serve(*reply[1:])
+                self.serving += time.thread_time() - start
+                if self.serving > self.limits.wall_seconds:
+                    seconds = f"{self.limits.wall_seconds:g} seconds in {count(self.asks, 'call')}"
+                    raise Ended(
+                        "timeout", f"the implementations that the test calls took {seconds}"
+                    )
+                self._send(served)
         except Ended as end:  # an answer that comes later is none to the next request
             self._ended = end
             raise
@@ -249,16 +288,22 @@ class JailSession:
             self.seconds += time.monotonic() - start
 
     def _seconds_left(self) -> float:
-        return max(0.0, self.limits.wall_seconds - self.seconds)
+        return max(0.0, self.limits.wall_seconds - self.seconds + self.delay)
 
     def _next(self) -> Any:
-        start = time.monotonic()
-        try:
-            return self._replies.get(timeout=self._seconds_left())
-        except queue.Empty:
-            raise Ended("timeout") from None
-        finally:
-            self.seconds += time.monotonic() - start
+        while True:
+            start = time.monotonic()
+            try:
+                return self._replies.get(timeout=self._seconds_left())
+            except queue.Empty:
+                pass
+            finally:
+                self.seconds += time.monotonic() - start
+            # Time that a busy machine gave to others is not the student's.
+            self.delay = clock.delay_seconds(self._process.pid) - self._delayed_before
+            late = self.seconds > MOST_DELAY * self.limits.wall_seconds
+            if late or self._seconds_left() < LEAST_SECONDS:
+                raise Ended("timeout")
 
     def _over(self, last: EndOfFrames) -> Ended:
         """Why there will be no more frames."""
@@ -284,7 +329,9 @@ class JailSession:
         if isinstance(known, type) and issubclass(known, Exception):
             with suppress(Exception):
                 return known(text)
-        return StudentError(f"{kind}: {text}")
+        if not kind.isidentifier():
+            return StudentError(f"{kind}: {text}")
+        return self._kinds.setdefault(kind, type(kind, (StudentError,), {}))(text)
 
     # ------------------------------------------------------------------------------- bug hunts
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from io import BufferedIOBase
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,14 @@ DTYPES = {
     )
 }  # fmt: skip
 
+ARRAYS = {
+    name: np.dtype(name)
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "float32", "float64", "complex64", "complex128",
+    )
+}  # fmt: skip
+
 
 class TooLarge(ValueError):
     """A frame that holds more than agreed: it is not read."""
@@ -39,7 +48,7 @@ class NotSendable(TypeError):
 
 
 def pack(value: Any) -> bytes:
-    """A frame: tensors, None, bools, numbers, strings, and lists, tuples and dicts of them.
+    """A frame: tensors, arrays, None, bools, numbers, strings, and lists, tuples and dicts of them.
 
     Raises: NotSendable for anything else; TooLarge if it is larger than a frame may be.
     """
@@ -68,7 +77,18 @@ def _to_json(value: Any, numbers: list[bytes]) -> Any:
     if isinstance(value, Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # a subclass may answer anything
             return _tensor_to_json(value.detach(), numbers)
+    if type(value) is np.ndarray:
+        return _array_to_json(value, numbers)
     raise NotSendable(f"a {type(value).__name__}")
+
+
+def _array_to_json(array: np.ndarray, numbers: list[bytes]) -> dict[str, Any]:
+    if array.dtype.name not in ARRAYS:
+        raise NotSendable(f"a NumPy array of {array.dtype}")
+    if _extent(array.shape) * array.itemsize > MOST_NUMBERS or array.ndim > MOST_AXES:
+        raise TooLarge(f"an array of shape {array.shape}")
+    numbers.append(array.tobytes())
+    return {"array": [array.dtype.name, list(array.shape)]}
 
 
 def _tensor_to_json(tensor: Tensor, numbers: list[bytes]) -> dict[str, Any]:
@@ -128,10 +148,12 @@ def _from_json(encoded: Any, numbers: memoryview) -> tuple[Any, memoryview]:
     if not isinstance(encoded, dict):
         return encoded, numbers
     (kind, inside), *others = encoded.items()
-    if others or kind not in ("tensor", "tuple", "dict"):
+    if others or kind not in ("tensor", "array", "tuple", "dict"):
         raise ValueError("a garbled frame: no such kind of value")
     if kind == "tensor":
         return _tensor_from_json(*inside, numbers)
+    if kind == "array":
+        return _array_from_json(*inside, numbers)
     if type(inside) is not (list if kind == "tuple" else dict):
         raise ValueError(f"a garbled frame: no {kind}")  # tuple(tensor) would be a million tensors
     keys, items = (None, inside) if kind == "tuple" else (list(inside), list(inside.values()))
@@ -139,15 +161,28 @@ def _from_json(encoded: Any, numbers: memoryview) -> tuple[Any, memoryview]:
     return (tuple(values) if keys is None else dict(zip(keys, values, strict=True))), numbers
 
 
-def _tensor_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[Tensor, memoryview]:
+def _size(shape: Any, itemsize: int, numbers: memoryview) -> int:
+    """The bytes that an array of this shape takes, which are there. Raises ValueError."""
     if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_AXES:
         raise ValueError("a garbled frame: no such shape")
-    dtype = DTYPES[name]
-    if _extent(shape) * dtype.itemsize > MOST_NUMBERS:
+    if _extent(shape) * itemsize > MOST_NUMBERS:
         raise ValueError("a garbled frame: no tensor of such a shape is sent")
-    size = math.prod(shape) * dtype.itemsize
+    size = math.prod(shape) * itemsize
     if size > len(numbers):
         raise ValueError(f"a frame that promises {size} bytes and holds {len(numbers)}")
+    return size
+
+
+def _array_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[np.ndarray, memoryview]:
+    dtype = ARRAYS[name]
+    size = _size(shape, dtype.itemsize, numbers)
+    own = np.frombuffer(bytearray(numbers[:size]), np.uint8 if name == "bool" else dtype)
+    return (own != 0 if name == "bool" else own).reshape(shape), numbers[size:]
+
+
+def _tensor_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[Tensor, memoryview]:
+    dtype = DTYPES[name]
+    size = _size(shape, dtype.itemsize, numbers)
     if size == 0:
         return torch.empty(shape, dtype=dtype), numbers
     if dtype == torch.bool:  # a byte of 2 would be a third kind of truth
@@ -159,7 +194,7 @@ def _tensor_from_json(name: Any, shape: Any, numbers: memoryview) -> tuple[Tenso
 
 def same(before: Tensor, after: Tensor) -> bool:
     """Is a tensor what it was? NaN at the same positions is the same."""
-    if before.shape != after.shape:
+    if before.shape != after.shape or before.dtype != after.dtype:
         return False
     still = (before == after) | ((before != before) & (after != after))
     return bool(still.all())

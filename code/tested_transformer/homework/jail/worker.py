@@ -10,7 +10,8 @@ of it is a stand-in (`Absent`).
                                                       ["ready"]                    once, and before
                                                                                    the student's code
     ["load", source, forbidden, limits]               ["loaded"]
-    ["call", function, arguments, named]              ["answer", value, changed, settings]
+    ["renew"]                                         ["loaded"]                   the definitions, anew
+    ["call", function, arguments, named]              ["answer", value, arguments after it, settings]
     ["gradients", function, arguments, named,         ["answer", gradients, {}, []]
      names of arguments, gradient of the answer]      (settings: those of torch that were set)
     in place of an answer                             ["raised", type, text], ["unfit", flag, text]
@@ -33,6 +34,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -46,6 +48,15 @@ NO_MEMORY = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc")
 PACKAGE = "tested_transformer"
 CONSTANTS = {"PAD": 0, "BOS": 1, "EOS": 2, "UNK": 3}  # of the package, which functions may use
 SHORT = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
+# What the operators below a forbidden function are called, whichever door leads to them, and functions
+# whose code nobody sees run: a compiler's.
+OPERATORS = {
+    "F.scaled_dot_product_attention": "scaled_dot_product",
+    "F.multi_head_attention_forward": "multi_head_attention",
+    "nn.MultiheadAttention": "multi_head_attention",
+    "nn.TransformerDecoderLayer": "transformer_",
+}
+UNSEEN = ("torch.jit.script", "torch.jit.trace", "torch.jit.CompilationUnit")
 
 
 class Forbidden(RuntimeError):
@@ -98,7 +109,8 @@ def forbid(names: list[str]) -> None:
     """Put functions that raise where forbidden ones were, under the names that people use."""
     import torch
 
-    for name in names:
+    unseen = UNSEEN if any(name in OPERATORS for name in names) else ()
+    for name in (*names, *unseen):
         first, _, rest = name.partition(".")
         path = f"{SHORT.get(first, first)}.{rest}"
         module, _, attribute = path.rpartition(".")
@@ -106,6 +118,26 @@ def forbid(names: list[str]) -> None:
         for owner in (importlib.import_module(module), torch, torch._C._nn, torch.ops.aten):
             if hasattr(owner, attribute):
                 setattr(owner, attribute, guard)
+
+
+def watched(names: list[str], mode: Any) -> Any:
+    """A context in which no operator of a forbidden function can be called by any of its names.
+
+    `mode` is torch's TorchFunctionMode, through which every call of torch goes that Python makes.
+    """
+    words = {OPERATORS[name]: name for name in names if name in OPERATORS}
+
+    class Watch(mode):
+        def __torch_function__(
+            self, function: Any, types: Any, arguments: Any = (), named: Any = None
+        ) -> Any:
+            called = getattr(function, "__name__", "")
+            for word, name in words.items():
+                if word in called:
+                    raise Forbidden(f"{name} is not allowed in this task, nor is {called}")
+            return function(*arguments, **(named or {}))
+
+    return Watch if words else nullcontext
 
 
 def _guard(name: str) -> Any:
@@ -179,9 +211,13 @@ class Worker:
     ) -> None:
         """Keep what is needed of torch while it is what it seems."""
         self.requests, self.replies, self.wire, self.torch = requests, replies, wire, torch
-        self.kept = kept
+        self.kept, self.numpy = kept, sys.modules["numpy"]
         self.grad = torch.autograd.grad  # a task may forbid it
-        self.module = ModuleType("submission")
+        self.mode = torch.overrides.TorchFunctionMode
+        self.watched: Any = nullcontext
+        # The first gradient of a process imports modules: before the student's time begins.
+        one = torch.ones((), requires_grad=True)
+        self.grad(one * one, one)
 
     def ask(self, message: list) -> Any:
         """Send a frame and wait for the next."""
@@ -218,38 +254,43 @@ class Worker:
             except EOFError:
                 return
 
-    def load(self, source: str, forbidden: list[str], limits: dict[str, int]) -> list:
-        """Execute the definitions, under the limits."""
+    def load(self, text: Any, forbidden: list[str], limits: dict[str, int]) -> list:
+        """Execute the definitions, which come as an array of bytes, under the limits."""
+        source = text.tobytes().decode()
         forbid(forbidden)
+        self.watched = watched(forbidden, self.mode)
         set_limits(limits)
-        sys.modules["submission"] = self.module
         name = "submission.py"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        exec(compile(source, name, "exec"), self.module.__dict__)
+        self.code = compile(source, name, "exec")
+        return self.renew()
+
+    def renew(self) -> list:
+        """Execute the definitions in a module that has seen no call."""
+        sys.modules["submission"] = self.module = ModuleType("submission")
+        exec(self.code, self.module.__dict__)
         return ["loaded"]
 
     def call(self, function: str, arguments: list, named: dict) -> list:
-        """Call a function; say too which arguments it changed, and to what."""
+        """Call a function; return its arguments too, which the grader compares with those it sent."""
         given = [self.served(a) for a in arguments]
-        before = self.copies(given, named)
-        with self.kept() as settings:
+        with self.kept() as settings, self.watched():
             answer = self.invoke(function, given, named)
-        after = self.tensors(given, named)
-        changed = {
-            name: after[name] for name in after if not self.wire.same(before[name], after[name])
-        }
-        return ["answer", self.plain(answer), changed, settings]
+        return ["answer", self.plain(answer), self.tensors(given, named), settings]
 
     def gradients(
         self, function: str, arguments: list, named: dict, names: list, gradient: Any
     ) -> list:
         """The gradients by the named arguments, given that by the answer."""
         wanted = [self.tensors(arguments, named)[name].requires_grad_() for name in names]
-        with self.kept():
+        with self.kept(), self.watched():
             answer = self.invoke(function, arguments, named)
-        if not answer.requires_grad:
+        if not isinstance(answer, self.torch.Tensor) or not answer.requires_grad:
             raise TypeError(NO_GRADIENT)
-        gradients = self.grad(answer, wanted, gradient, allow_unused=True)
+        if answer.shape != gradient.shape:
+            raise RuntimeError("the answer has another shape each time")
+        # The gradient of a number: given one for the answer, torch would import 500 modules.
+        gradients = self.grad((answer * gradient).sum(), wanted, allow_unused=True)
         return ["answer", list(gradients), {}, []]
 
     def invoke(self, function: str, arguments: list, named: dict) -> Any:
@@ -269,19 +310,31 @@ class Worker:
         every = {**{str(i): a for i, a in enumerate(arguments)}, **named}
         return {name: a for name, a in every.items() if isinstance(a, self.torch.Tensor)}
 
-    def copies(self, arguments: list, named: dict) -> dict[str, Any]:
-        """The same, copied."""
-        return {name: a.clone() for name, a in self.tensors(arguments, named).items()}
-
     def plain(self, answer: Any) -> Any:
-        """An answer with NumPy's arrays and numbers as tensors, and `...` as None."""
+        """An answer as the wire takes it: of a subclass what it holds, of any strides, `...` as None."""
         if answer is ...:
             return None
-        if type(answer) in (list, tuple):
-            return type(answer)(self.plain(item) for item in answer)
-        if type(answer).__module__ == "numpy":
-            return self.torch.as_tensor(answer)
+        if isinstance(answer, (self.numpy.ndarray, self.numpy.generic)):
+            return self.of_numpy(answer)
+        for kind in (list, tuple):
+            if isinstance(answer, kind):
+                return kind(self.plain(item) for item in kind.__iter__(answer))
+        if isinstance(answer, dict):
+            return {key: self.plain(item) for key, item in dict.items(answer)}
+        for kind, value in ((int, int.__int__), (float, float.__float__), (str, str.__str__)):
+            if isinstance(answer, kind) and type(answer) not in (bool, kind):
+                return value(answer)
         return answer
+
+    def of_numpy(self, answer: Any) -> Any:
+        """An array or a number of NumPy's, in this machine's byte order and in no dtype wider than 64 bits."""
+        array = self.numpy.array(answer, order="C", subok=False)
+        if array.dtype.kind not in "biufc":
+            return array  # of objects, of text: the wire says that it takes none
+        wide = {"f": "float64", "c": "complex128"}.get(array.dtype.kind)
+        if wide and array.dtype.itemsize > self.numpy.dtype(wide).itemsize:
+            array = array.astype(wide)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from .points import Manual, without_empty
 from .tables import COMMENT, NO_PARTS, guarded
 
 TAKE_BACK = "unmarked"  # in a cell
+MOST_ERRORS = 20  # that are told of one table
 NUMBER = re.compile(r"[0-9]+([.,][0-9]*)?|[.,][0-9]+")  # half of Europe writes 1,5
 
 
@@ -63,6 +64,27 @@ def _unless_taken_back(cell: str) -> str | None:
     return None if cell.lower() == TAKE_BACK else cell
 
 
+class _Errors:
+    """Collects what is wrong with a table, so that a person mends it once. Use it in `with` statements."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, ValueError):
+            self.sentences.append(str(error))
+        return isinstance(error, ValueError)
+
+    def raise_all(self) -> None:
+        """Raise ValueError with all of them, if there are any; of very many the first ones."""
+        first, more = self.sentences[:MOST_ERRORS], len(self.sentences) - MOST_ERRORS
+        if first:
+            raise ValueError("\n".join([*first, *([f"and {more} more"] if more > 0 else [])]))
+
+
 # ------------------------------------------------------------------------------------------------ CSV
 
 
@@ -75,25 +97,33 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     most = {part.name: part.points for part in assignment.parts}
     points: dict[str, dict[str, float | None]] = {}
     comments: dict[str, dict[str, str | None]] = {}
+    errors = _Errors()
     for line, row in rows:
         where = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
             continue
-        cells = dict(_cells(where, header, row))
-        who = _known_id(f"{where}, column id", cells.pop("id"), known)
+        cells, who = {}, None
+        with errors:
+            cells = dict(_cells(where, header, row))
+            who = _known_id(f"{where}, column id", cells["id"], known)
         if who in points:
-            raise argument_error(ValueError, f"{where}, column id", f"{who!r} again", "an id once")
-        filled = {name: cell.strip() for name, cell in cells.items() if cell.strip()}
-        points[who] = {
-            name: _unless_taken_back(cell) and _points(cell, f"{where}, column {name}", most[name])
-            for name, cell in filled.items()
-            if name in most
-        }
-        comments[who] = {
-            name.removesuffix(COMMENT): _unless_taken_back(cell)
-            for name, cell in filled.items()
-            if name.endswith(COMMENT)
-        }
+            with errors:
+                again = f"{who!r} again"
+                raise argument_error(ValueError, f"{where}, column id", again, "an id once")
+            continue
+        filled = {n: cell.strip() for n, cell in cells.items() if cell.strip() and n != "id"}
+        points[who], comments[who] = {}, {}
+        for name, cell in filled.items():
+            with errors:
+                if name in most:
+                    given = _unless_taken_back(cell)
+                    column = f"{where}, column {name}"
+                    points[who][name] = given and _points(cell, column, most[name])
+                elif name.endswith(COMMENT):
+                    comments[who][name.removesuffix(COMMENT)] = _unless_taken_back(cell)
+        if who is None:
+            del points[None], comments[None]
+    errors.raise_all()
     return Manual(without_empty(points), comments=without_empty(comments))
 
 

@@ -25,13 +25,12 @@ from ..submissions.finding import Submission, find_submissions
 from ..tasks import Assignment
 from .files import file_stem, write_whole
 from .interrupts import Stop, begin_worker
-from .mark_submission import mark
-from .marks import Marks, from_json
+from .mark_submission import mark, where
+from .marks import FAILED, Marks, from_json
 
 __all__ = ["grade"]
 
 RUN = "run.json"  # the instructor's: it holds the seed
-FAILED = "grader failed"
 
 
 @checked
@@ -193,11 +192,10 @@ def _mark_one(one: Submission, name: str, seed: int, limits: Limits, bare: bool,
     except JailError as error:
         return failed(one, name, f"no jail: {error}")
     except Exception as error:
-        return failed(one, name, f"{type(error).__name__}: {error}")
+        return failed(one, name, where(error))
 
 
 def failed(one: Submission, name: str, why: str) -> Marks:
-    """Marks of nothing, that the next run does not keep."""
-    return Marks(
-        one.id, name, one.digest, (FAILED,), (f"Not marked, by no fault of yours: {why}.",)
-    )
+    """Marks of nothing, that the next run does not keep; what went wrong is for the instructor."""
+    note = "Not marked, by no fault of yours."
+    return Marks(one.id, name, one.digest, (FAILED,), (note,), faults=(why,))

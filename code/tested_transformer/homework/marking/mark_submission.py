@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,25 +14,32 @@ import numpy as np
 
 from ...bounds import Seed
 from ...shapes import checked
+from ...specs import run
 from ...specs.judge import Verdict, drawn, judge
-from ...specs.spec import Run, Spec, describe
+from ...specs.run import Run
+from ...specs.spec import Spec, describe
 from ..bug_hunts import HuntVerdict, judge_hunt
-from ..jail.bubblewrap import Limits
+from ..handout import handed_out
+from ..jail.bubblewrap import JailError, Limits
 from ..jail.remote import RemoteFunction
 from ..jail.session import Ended, JailSession
+from ..submissions.answers import HANDED_OUT, is_written
+from ..submissions.by_question import Found, answers_to
+from ..submissions.cells import cell_text, is_code
 from ..submissions.finding import Submission
 from ..submissions.forbidden import not_allowed
 from ..submissions.reading import Source, defined_names, defines, is_stub, read_submission
 from ..submissions.slicing import named_by, needed_for
 from ..tasks import Assignment, Hunt, Task
-from .marks import Marks, PartMarks, digest
+from ..words import count
+from .marks import FAILED, Marks, PartMarks, digest
 
-__all__ = ["mark"]
+__all__ = ["HANDED_OUT", "is_written", "mark", "where"]
 
-# What stands in a cell for an answer in words when it is handed out, below a line that begins in bold.
-HANDED_OUT = "*Your answer here.*"
-# Of waiting for a task's answers: a right function takes a few hundredths of it.
+# Of a processor, for a task's answers: a right function takes a few hundredths of it.
 SLOW_SECONDS = 4.0
+MOST_NOTES = 40  # about cells: a page is for reading
+RUN = run.__file__
 
 
 @checked
@@ -57,41 +65,44 @@ def mark(
         limits=limits,
         without_jail_for_my_own_code=without_jail_for_my_own_code,
     )
-    parts = {
-        p.name: replace(mark_part(p, source, seed, open_session), code=_code_of(p, source))
-        for p in watched(assignment.coded)
-    }
+    parts, faults = {}, []
+    for part in watched(assignment.coded):
+        try:
+            marked = mark_part(part, source, seed, open_session)
+        except JailError:
+            raise
+        except Exception as error:  # ours: the other parts are marked all the same
+            faults.append(f"{part.name}: {where(error)}")
+            marked = PartMarks(0.0, part.points, "not marked", (FAILED,))
+        parts[part.name] = replace(marked, code=_code_of(part, source))
+    found = _found(source, assignment)
+    failed = (FAILED,) if faults else ()
     lost = ("cell left out",) if source.problems else ()
     flag = (source.flag,) if source.flag else ()
     return Marks(
         id=submission.id,
         assignment=assignment.name,
         digest=submission.digest,
-        flags=(*flag, *lost),
+        flags=(*flag, *lost, *failed),
         notes=tuple(_notes(source, assignment)),
         parts=parts,
-        written=_written(source, assignment),
-        experiments=_experiments(source, assignment),
+        written={name: text for name, text in found.words.items() if is_written(text)},
+        experiments=found.code,
+        stray=tuple(text for text in found.stray if is_written(text)),
+        pictures={name: list(some) for name, some in found.pictures.items() if some},
+        faults=tuple(faults),
         key=key,
     )
 
 
-def _written(source: Source, assignment: Assignment) -> dict[str, str]:
-    """The answers in words, without those that are still as they were handed out."""
-    answers = {part.name: source.answers.get(part.name, "") for part in assignment.written}
-    return {name: text for name, text in answers.items() if is_written(text)}
-
-
-def _experiments(source: Source, assignment: Assignment) -> dict[str, str]:
-    """The code that was written for the experiments."""
-    names = [part.name for part in assignment.written if part.kind == "experiment"]
-    return {name: source.beside[name] for name in names if name in source.beside}
-
-
-def is_written(answer: str) -> bool:
-    """Whether a cell holds more than what was handed out, or than its bold title."""
-    title = r"^\*\*.*$" if HANDED_OUT in answer else r"^\*\*[^*]+\*\*$"
-    return bool(re.sub(title, "", answer.replace(HANDED_OUT, ""), flags=re.MULTILINE).strip())
+def _found(source: Source, assignment: Assignment) -> Found:
+    """What is for a person to mark: by question, or by nbgrader's ids where the notebook is not known."""
+    names = {part.name for part in assignment.written}
+    handout = handed_out(assignment)
+    if names <= set(handout.questions):
+        return answers_to(handout, source.cells, names)
+    words = {name: text for name, text in source.answers.items() if name in names}
+    return Found(words, {name: text for name, text in source.beside.items() if name in names})
 
 
 def _code_of(part: Task | Hunt, source: Source) -> str:
@@ -103,7 +114,9 @@ def _code_of(part: Task | Hunt, source: Source) -> str:
 def _notes(source: Source, assignment: Assignment) -> list[str]:
     """Sentences about the file: what could not be read, and names that are nearly right."""
     notes = [source.sentence] if source.sentence else []
-    notes += [f"Cell {p.cell}: {p.message}." for p in source.problems]
+    notes += [f"Cell {p.cell}: {p.message}." for p in source.problems[:MOST_NOTES]]
+    if more := source.problems[MOST_NOTES:]:
+        notes.append(f"{count(len(more), 'more cell')} of this kind.")
     if not source.code:
         return notes
     wanted = {part.function for part in assignment.coded}
@@ -128,34 +141,98 @@ def mark_part(
     if not defines(source, part.function):
         return none(verdict="not found", flags=("missing function",) if source.code else ())
     if is_stub(source, part.function):
-        return none(verdict="not written")
-    code = needed_for(source.code, part.function)
+        return none(verdict="not written", **_hidden_by_a_stub(part.function, source))
+    code, named = needed_for(source.code, part.function), named_by(source.code, part.function)
     forbidden = getattr(part, "forbidden", ())
-    if used := not_allowed(named_by(source.code, part.function), forbidden):
+    if used := not_allowed(named, forbidden):
         return none(verdict="forbidden", flags=("forbidden",), got=f"`{used}`")
+    started = _start(lambda text: open_session(text, forbidden=forbidden), code, named, none)
+    if isinstance(started, PartMarks):
+        return started
+    with started as session:
+        try:
+            marks = (_mark_hunt if isinstance(part, Hunt) else _mark_task)(part, session, seed)
+        except Ended as end:
+            return _stopped(end, none)
+        slow = ("slow",) if session.processor_seconds > SLOW_SECONDS else ()
+        flags = dict.fromkeys((*marks.flags, *session.flags, *slow))
+        return replace(marks, flags=tuple(flags))
+
+
+def _start(
+    open_session: Callable[[str], JailSession],
+    code: str,
+    named: str,
+    none: Callable[..., PartMarks],
+) -> JailSession | PartMarks:
+    """The jail with the definitions in it, or why they could not be executed.
+
+    If more was executed than the function names, since it reads names in a way that cannot be seen, what
+    went wrong may be an experiment's: then it gets what it names alone.
+    """
     try:
-        with open_session(code, forbidden=forbidden) as session:
-            before = session.seconds
-            given = (part, session, seed)
-            marks = _mark_hunt(*given) if isinstance(part, Hunt) else _mark_task(*given)
-            slow = ("slow",) if session.seconds - before > SLOW_SECONDS else ()
-            flags = dict.fromkeys((*marks.flags, *session.flags, *slow))
-            return PartMarks(**{**vars(marks), "flags": tuple(flags)})
-    except Ended as end:
-        if end.flag == "forbidden":
-            return none(verdict="forbidden", flags=("forbidden",), got=end.text)
-        return none(verdict="stopped", flags=(end.flag,), got=end.text)
-    except Exception as error:  # the definitions themselves raised, before any call
-        text = f"{type(error).__name__}: {error}"
+        return open_session(code)
+    except JailError:
+        raise
+    except (Ended, Exception) as error:
+        if code != named:
+            return _start(open_session, named, named, none)
+        if isinstance(error, Ended):
+            return _stopped(error, none)
         why = "The cells that define this function raised an exception."
-        return none(
-            verdict="wrong", flags=("raised",), check="the definitions run", why=why, got=text
-        )
+        return none(verdict="wrong", flags=("raised",), check="the definitions run", why=why,
+                    got=f"{type(error).__name__}: {error}")  # fmt: skip
+
+
+def _stopped(end: Ended, none: Callable[..., PartMarks]) -> PartMarks:
+    verdict = "forbidden" if end.flag == "forbidden" else "stopped"
+    return none(verdict=verdict, flags=(end.flag,), got=end.text)
+
+
+def _hidden_by_a_stub(function: str, source: Source) -> dict[str, Any]:
+    """What is said of a function that is defined, and defined again below as it was handed out."""
+    begins = re.compile(rf"^(?:async )?def {re.escape(function)}\b")
+    places = [
+        f"cell {number}, line {line}"
+        for number, cell in enumerate(source.cells, start=1)
+        if is_code(cell)
+        for line, text in enumerate((cell_text(cell) or "").split("\n"), start=1)
+        if begins.match(text)
+    ]
+    if len(places) < 2:
+        return {}
+    why = f"`{function}` is defined in {' and in '.join(places)}. The last definition counts, and it is empty."
+    return {"why": why, "flags": ("two definitions",)}
+
+
+class GraderError(RuntimeError):
+    """A check of ours failed by itself: no fault of the answer's."""
+
+
+def _check_whose(error: Exception | None) -> None:
+    """Raise GraderError unless an exception came from the student's function, or from reading its answer.
+
+    What a check raises by a `raise` of its own says that the answer has not the form that was asked for.
+    """
+    if error is None:
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    says_so = isinstance(error, (TypeError, ValueError)) and frames[-1].line.startswith("raise ")
+    if not says_so and not any(frame.filename == RUN for frame in frames):
+        raise GraderError(where(error)) from error
+
+
+def where(error: Exception) -> str:
+    """An exception of ours, with the line that raised it: for the instructor, not for students."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return f"{text} ({frame.filename.rpartition('/')[2]}, line {frame.lineno})"
 
 
 def _mark_task(task: Task, session: JailSession, seed: int) -> PartMarks:
     remote = RemoteFunction(session, task.function)
     verdict = judge(task.spec, remote, seed=seed)
+    _check_whose(verdict.error)
     if verdict.unwritten:
         return PartMarks(0.0, task.points, "not written")
     changing = ("not deterministic",) if _changes(task.spec, remote, seed) else ()
@@ -180,8 +257,8 @@ def explain(verdict: Verdict) -> dict[str, Any]:
 
 def _changes(spec: Spec, remote: RemoteFunction, seed: int) -> bool:
     """Does the function answer the same case in two ways?"""
-    run, case = Run(spec, remote), drawn(spec, seed)[0][0]
-    first, second = run.call(case), run.call(case)
+    once, case = Run(spec, remote), drawn(spec, seed)[0][0]
+    first, second = once.call(case), once.call(case)
     if first.error is not None or second.error is not None:
         return type(first.error) is not type(second.error)
     floats = first.value.dtype.kind == "f"
@@ -190,9 +267,19 @@ def _changes(spec: Spec, remote: RemoteFunction, seed: int) -> bool:
 
 def _mark_hunt(hunt: Hunt, session: JailSession, seed: int) -> PartMarks:
     def test(implementation: Any) -> Any:
+        if session.served:  # what it kept of the others would be an answer to this one
+            _renew(session)
         return session.call(hunt.function, [session.serve(implementation)], {})[0]
 
     return hunt_marks(judge_hunt(hunt, test, seed=seed))
+
+
+def _renew(session: JailSession) -> None:
+    try:
+        session.renew()
+    except Exception as error:
+        text = f"executed again, the definitions raised {type(error).__name__}: {error}"
+        raise Ended("raised", text) from None
 
 
 def hunt_marks(verdict: HuntVerdict) -> PartMarks:

@@ -11,14 +11,16 @@ from ...shapes import checked
 
 __all__ = ["Marks", "PartMarks"]
 
+FAILED = "grader failed"  # a flag: by no fault of the student's; the next run marks it again
+
 
 @dataclass(frozen=True)
 class PartMarks:
     """The marks of one code task or bug hunt.
 
     verdict: "right", "wrong", "not written" (a stub), "not found" (nothing of that name), "not read" (the
-    file could not be), "stopped" (by a limit, or it ended itself) or "forbidden" (a library function that
-    the task forbids).
+    file could not be), "stopped" (by a limit, or it ended itself), "forbidden" (a library function that
+    the task forbids) or "not marked" (an error of the grader's own).
     """
 
     points: float | int
@@ -50,6 +52,9 @@ class Marks:
     parts: dict[str, PartMarks] = field(default_factory=dict)  # by the part's name
     written: dict[str, str] = field(default_factory=dict)  # answers in words, by the part's name
     experiments: dict[str, str] = field(default_factory=dict)  # their code, by the part's name
+    stray: tuple[str, ...] = ()  # words of the student's that stand under no question for words
+    pictures: dict[str, list[str]] = field(default_factory=dict)  # of answers, as data: addresses
+    faults: tuple[str, ...] = ()  # errors of the grader's own, for the instructor
     key: str = ""  # of the run: seed, limits and the version of the tasks
 
     @property

@@ -21,6 +21,7 @@ class Manual:
     # Digests of the answers that were marked; what the student is to read.
     answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     comments: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    zero_without_answer: bool = False  # questions to which no answer was found count 0 points
 
     def of(self, marks: Marks) -> Mapping[str, float | None]:
         """The points of one submission, by part."""
@@ -46,8 +47,17 @@ def points_of(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> floa
     if by_hand is not None:
         return by_hand
     if isinstance(part, Written):
-        return None
+        return 0.0 if manual.zero_without_answer and is_unanswered(part, marks) else None
     return marks.parts[part.name].points if part.name in marks.parts else 0.0
+
+
+def is_unanswered(part: Written, marks: Marks) -> bool:
+    """Whether nothing was found that could answer a question: words, code, pictures, words anywhere else.
+
+    What the grader could not read, a person has to look at.
+    """
+    found = (marks.written, marks.experiments, marks.pictures)
+    return not (marks.flags or marks.stray or any(part.name in each for each in found))
 
 
 def total(assignment: Assignment, marks: Marks, manual: Manual) -> float:

@@ -28,11 +28,20 @@ NO_PARTS = ("total", "out_of", "complete", "flags", "feedback")
 COMMENT = " comment"  # ends the name of the column for what is said of a part
 
 
-def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED) -> str:
+NOTHING = "nothing handed in"  # a flag
+
+
+def grades_csv(
+    assignment: Assignment,
+    marks: Sequence[Marks],
+    manual: Manual = NOT_MARKED,
+    missing: Sequence[str] = (),
+) -> str:
     """One line for each submission: points by part in the notebook's order, total, flags, its page.
 
     An answer in words that nobody has marked yet is empty, and counts nothing in the total. Flags name
-    the other submissions of the same bytes, which no student's page does.
+    the other submissions of the same bytes, which no student's page does. Students in `missing`, who handed
+    in nothing, stand below with 0 points.
     """
     others = same_file(marks)
     parts = [part.name for part in assignment.parts]
@@ -47,6 +56,8 @@ def grades_csv(assignment: Assignment, marks: Sequence[Marks], manual: Manual = 
             "; ".join([*every_flag(assignment, one, manual), *_same_as(others.get(one.id, []))]),
             page_name(one.id),
         ])  # fmt: skip
+    zeros = [0] * len(parts)
+    rows += [[one, *zeros, 0, assignment.points, "yes", NOTHING, ""] for one in sorted(missing)]
     return as_csv(rows)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..handout import handed_out
 from ..marking.files import file_stem
 from ..marking.marks import Marks
 from ..marking.points import NOT_MARKED, Manual, is_changed
@@ -18,14 +19,21 @@ HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
 RUBRIC_LINE = re.compile(r"\s+(?=[0-9]+ points?:)")
 
 
+MOST_PAGE = 6_000_000  # characters of words and code on the page, and as many of pictures
+MOST_TEXT = 20_000  # of one answer, however few there are
+EMBEDDED = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=\s]{100,}")
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What one submission holds for one question: words as they were typed, and an experiment's code."""
+    """What one submission holds for one question: words as they were typed, code, and its pictures."""
 
     id: str
     part: str
     text: str
     code: str
+    pictures: tuple[str, ...]  # as data: addresses
+    more_pictures: int  # that did not fit onto the page
     is_changed: bool  # since a person marked it
 
     @property
@@ -37,30 +45,54 @@ class Answer:
 def answers_page(
     assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
 ) -> str:
-    """All answers in words with the rubric beside them, less the words above them that were handed out."""
-    marks = sorted(marks, key=lambda one: one.id)
+    """All answers in words with question and rubric beside them, less the words that were handed out."""
+    marks, handout = sorted(marks, key=lambda one: one.id), handed_out(assignment)
+    most = max(1_000, min(MOST_TEXT, MOST_PAGE // max(1, len(marks) * len(assignment.written))))
+    room = [MOST_PAGE]
     by_part = [
-        (part, RUBRIC_LINE.sub("\n", part.rubric), [_answer(part, one, manual) for one in marks])
+        (
+            part,
+            RUBRIC_LINE.sub("\n", part.rubric),
+            [_answer(part, one, manual, most, room) for one in marks],
+        )
         for part in assignment.written
     ]
     return render(
         "answers.html",
         assignment=assignment,
+        title=handout.title,
+        question=handout.text,
         by_part=by_part,
         by_submission=list(zip(*(answers for *_, answers in by_part), strict=True)),
         changed=[each for *_, answers in by_part for each in answers if each.is_changed],
+        stray=[(one.id, shown("\n\n".join(one.stray), most)) for one in marks if one.stray],
         submissions=len(marks),
     )
 
 
-def _answer(part: Written, one: Marks, manual: Manual) -> Answer:
+def _answer(part: Written, one: Marks, manual: Manual, most: int, room: list[int]) -> Answer:
+    every, fitting = one.pictures.get(part.name, ()), []
+    for picture in every:
+        if len(picture) <= room[0]:
+            room[0] -= len(picture)
+            fitting.append(picture)
     return Answer(
         one.id,
         part.name,
-        own_words(one.written.get(part.name, "")),
-        one.experiments.get(part.name, ""),
+        shown(own_words(one.written.get(part.name, "")), most),
+        shown(one.experiments.get(part.name, ""), most),
+        tuple(fitting),
+        len(every) - len(fitting),
         is_changed(part, one, manual),
     )
+
+
+def shown(text: str, most: int) -> str:
+    """A text as far as a page holds it: without embedded files, and cut, which is said."""
+    text = EMBEDDED.sub("(an embedded file: see the notebook)", text)
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}\n[... {len(text) - most:,} more characters are in the notebook]"
 
 
 def own_words(text: str) -> str:

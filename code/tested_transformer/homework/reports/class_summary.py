@@ -9,6 +9,7 @@ from itertools import compress
 from statistics import mean, median
 from typing import Any
 
+from ..handout import handed_out
 from ..marking.marks import Marks, PartMarks
 from ..marking.points import (
     NOT_MARKED,
@@ -29,9 +30,12 @@ MOST_COLUMNS = 12
 
 
 def class_summary(
-    assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
+    assignment: Assignment,
+    marks: Sequence[Marks],
+    manual: Manual = NOT_MARKED,
+    missing: Sequence[str] = (),
 ) -> str:
-    """The page; the same from marks in any order."""
+    """The page; the same from marks in any order. `missing` are students who handed in nothing."""
     marks = sorted(marks, key=lambda one: one.id)
     sections = (_totals, _verdicts, _marked, _mistakes, _got_away, _flags) if marks else ()
     values = {name: value for make in sections
@@ -39,6 +43,9 @@ def class_summary(
     return render(
         "class_summary.html",
         assignment=assignment,
+        title=handed_out(assignment).title,
+        missing=sorted(missing),
+        faults=[(one.id, fault) for one in marks for fault in one.faults],
         submissions=len(marks),
         verdicts=[f"#{verdict}" for verdict in VERDICTS],
         **values,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from ..handout import handed_out
 from ..marking.marks import Marks
 from ..marking.points import (
     NOT_MARKED,
@@ -27,9 +28,11 @@ VERDICTS = {  # sign, words, color
     "not read": ("·", "File not readable", "soft"),
     "stopped": ("■", "Stopped before it had answered", "stopped"),
     "forbidden": ("✗", "Uses what the task forbids", "wrong"),
+    "not marked": ("·", "Not marked yet", "soft"),
 }
 OF_FILE = {  # what a flag of the whole file means; what was found there stands in the notes
     "cell left out": "What was left out was not marked; all the rest was.",
+    "damaged": "What stands below the damage could not be marked. Save the notebook and hand it in again.",
     "empty": "The file is empty.",
     "encoding": "Save the notebook as UTF-8: letters may have been misread.",
     "grader failed": "The instructor was told, and will have it marked again.",
@@ -44,6 +47,7 @@ OF_PART = {  # what a flag of one part means
     "by hand": "A person gave these points in place of the grader's.",
     "ended itself": "The program ended itself in the middle of your function, as exit() does.",
     "forbidden": "The code uses a library function, or a part of the system, that is not allowed here.",
+    "grader failed": "The grader itself failed here. The instructor was told; nothing is wrong with your code.",
     "garbled": "What came back from your function had not the agreed form.",
     "killed": "The system ended the program in the middle of your function.",
     "memory": "Your function asked for more memory than there was.",
@@ -51,9 +55,10 @@ OF_PART = {  # what a flag of one part means
     "not a tensor": "Your function returned something that is neither a tensor nor a number.",
     "not deterministic": "Called twice with the same input, your function answered differently.",
     "raised": "The code raised an exception.",
-    "slow": "It took far longer than a plain solution does.",
+    "slow": "It took far more time on the processor than a plain solution does.",
     "timeout": "It took longer than there was time. Does a loop never end?",
     "too large": "The answer was larger than the grader takes.",
+    "two definitions": "The function is defined more than once: the last definition counts.",
 }  # fmt: skip
 LEFT_OUT = re.compile(r"Cell [0-9]+: .*left out")  # how such a note begins
 MISSING_WITH_A_CELL = (
@@ -66,7 +71,7 @@ def feedback_page(assignment: Assignment, marks: Marks, manual: Manual = NOT_MAR
     given = {"marks": marks, "manual": manual}
     by_person = any(manual.of(marks).values()) or manual.comments_on(marks)
     return render(
-        "feedback.html", assignment=assignment, **given,
+        "feedback.html", assignment=assignment, title=handed_out(assignment).title, **given,
         about_file=list(dict.fromkeys([*marks.notes, *(OF_FILE.get(f, f) for f in marks.flags)])),
         nothing_to_mark=nothing_read(marks) and not by_person, total=total(assignment, **given),
         unmarked=[part.points for part in assignment.parts if not is_marked(part, **given)],
@@ -92,7 +97,7 @@ def _verdict(part: Task | Hunt | Written, marks: Marks, manual: Manual) -> tuple
         return "By hand", "verdict"
     got = marks.parts.get(part.name)
     if got is None:
-        return "Not looked at", "soft"
+        return "Not marked", "soft"
     sign, words, color = VERDICTS.get(got.verdict, ("", got.verdict, "soft"))
     if got.missed and not got.got:  # a hunt that refused no right implementation
         words = f"{len(got.caught)} of {len(got.caught) + len(got.missed)} caught"

@@ -36,7 +36,7 @@ def _of_code(part: Task | Hunt | Written, got: PartMarks) -> Iterator[str]:
     mistake = " ".join(filter(None, [got.mistake and f"{got.mistake}:", got.cause]))
     rows = {
         "check": got.check, "why": got.why, "case": got.case, "expected": got.expected, "got": got.got,
-        "looks like": mistake, "one that gets away": got.hint, "flags": ", ".join(got.flags),
+        "looks like": mistake, "one that your test missed": got.hint, "flags": ", ".join(got.flags),
     }  # fmt: skip
     yield from (f"      {name}: {text}" for name, text in rows.items() if text)
     if got.caught or got.missed:

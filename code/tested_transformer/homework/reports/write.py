@@ -21,9 +21,15 @@ from .feedback import feedback_page
 
 
 def write_reports(
-    out: str | Path, assignment: Assignment, marks: Sequence[Marks], manual: Manual = NOT_MARKED
+    out: str | Path,
+    assignment: Assignment,
+    marks: Sequence[Marks],
+    manual: Manual = NOT_MARKED,
+    missing: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Write all files anew, each whole or not at all; give a line about each kind.
+    """Write all files anew, each whole or not at all; return a line about each kind.
+
+    `missing` are students who handed in nothing: they have a line in the table, and are named in the summary.
 
     `written.csv` only grows once it is there: somebody may be filling it in.
     """
@@ -35,15 +41,15 @@ def write_reports(
     yield f"{pages}/  {count(len(marks), 'page')}, one for each submission"
     answers = answers_page(assignment, marks, manual)
     for name, text, what in (
-        ("grades.csv", grades_csv(assignment, marks, manual), "points, totals and flags"),
-        ("summary.html", class_summary(assignment, marks, manual), "the class at a glance"),
-        ("answers.html", answers, "what is marked by a person, with rubrics"),
+        ("grades.csv", grades_csv(assignment, marks, manual, missing), "points, totals and flags"),
+        ("summary.html", class_summary(assignment, marks, manual, missing), "the class at a glance"),
+        ("answers.html", answers, "what is marked by a person, with questions and rubrics"),
     ):  # fmt: skip
         write_whole(folder / name, text)
         yield f"{folder / name}  {what}"
     keep_shown(folder, assignment, marks)
     table = folder / "written.csv"
-    yield f"{table}  to fill in and to give back by --manual{_grown(table, assignment, marks)}"
+    yield f"{table}  to fill in and to return by --manual{_grown(table, assignment, marks)}"
 
 
 def _grown(table: Path, assignment: Assignment, marks: Sequence[Marks]) -> str:

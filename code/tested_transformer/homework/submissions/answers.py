@@ -11,7 +11,15 @@ from .definitions import compile_text, is_nothing
 from .finding import writable
 
 HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
+# What stands in a cell for an answer in words when it is handed out, below a line that begins in bold.
+HANDED_OUT = "*Your answer here.*"
 FENCE = re.compile(r" {0,3}(```|~~~)")
+
+
+def is_written(answer: str) -> bool:
+    """Whether a cell holds more than what was handed out, or than its bold title."""
+    title = r"^\*\*.*$" if HANDED_OUT in answer else r"^\*\*[^*]+\*\*$"
+    return bool(re.sub(title, "", answer.replace(HANDED_OUT, ""), flags=re.MULTILINE).strip())
 
 
 def written_answers(cells: list[Any]) -> dict[str, str]:
@@ -27,7 +35,7 @@ def written_answers(cells: list[Any]) -> dict[str, str]:
             continue
         sections = _sections(text, heading)
         heading = sections[-1][0]
-        name = _nbgrader_id(cell)
+        name = nbgrader_id(cell)
         if name is not None:  # one answer as a whole, or with no name the words of a question
             sections = [(name, [text])] if name else []
         for title, lines in sections:
@@ -43,9 +51,9 @@ def code_beside(cells: list[Any]) -> dict[str, str]:
         text = cell_text(cell)
         if text is None:
             continue
-        name = _nbgrader_id(cell)
+        name = nbgrader_id(cell)
         if is_code(cell):
-            if name != "" and not _holds_nothing(text):
+            if name != "" and not holds_nothing(text):
                 questions[-1][1].append(text.strip("\n"))
         elif name:
             questions[-1][0].append(name)
@@ -54,7 +62,7 @@ def code_beside(cells: list[Any]) -> dict[str, str]:
     return {name: "\n\n\n".join(texts) for names, texts in questions for name in names if texts}
 
 
-def _holds_nothing(text: str) -> bool:
+def holds_nothing(text: str) -> bool:
     """Whether a cell is still as it was handed out: a comment, `...`, a setting such as `STEPS = 1500`."""
     try:
         return all(is_nothing(node) or _is_setting(node) for node in compile_text(text).body)
@@ -68,7 +76,7 @@ def _is_setting(statement: ast.stmt) -> bool:
     )
 
 
-def _nbgrader_id(cell: dict) -> str | None:
+def nbgrader_id(cell: dict) -> str | None:
     """The id of a cell to fill in, "" for another cell that nbgrader marked, None for the rest."""
     metadata = cell.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None

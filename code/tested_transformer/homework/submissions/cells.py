@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from .finding import MAX_NOTEBOOK, MB, Refused, writable
 
+BEGIN = re.compile(r'"cells"\s*:\s*\[\s*')
+BETWEEN = re.compile(r"\s*,?\s*")
+DECODER = json.JSONDecoder()
 NO_NOTEBOOK = "This file is damaged or is not a notebook: Jupyter could not open it."
 
 
-def notebook_cells(data: bytes) -> tuple[list[Any], str]:
-    """The cells of a notebook in format 3 or 4, and its encoding. Raises Refused."""
+def notebook_cells(data: bytes) -> tuple[list[Any], str, bool]:
+    """The cells of a notebook in format 3 or 4, its encoding, and whether it is whole. Raises Refused.
+
+    Of a damaged notebook, such as one that was cut short, there are the cells above the damage.
+    """
     if not data.strip():
         raise Refused("empty", "The file is empty.")
     if len(data) > MAX_NOTEBOOK:
@@ -22,11 +29,28 @@ def notebook_cells(data: bytes) -> tuple[list[Any], str]:
     except RecursionError:
         raise Refused("not a notebook", "The file is nested too deeply.") from None
     except ValueError:
+        if cells := _cells_above_damage(text):
+            return cells, encoding, False
         raise Refused("not a notebook", NO_NOTEBOOK) from None
     cells = _listed_cells(notebook)
     if cells is None:
         raise Refused("not a notebook", "This file is not a notebook: it has no cells.")
-    return cells, encoding
+    return cells, encoding, True
+
+
+def _cells_above_damage(text: str) -> list[Any]:
+    """The cells that can be read from the beginning of a damaged notebook."""
+    cells: list[Any] = []
+    begin = BEGIN.search(text)
+    at = begin.end() if begin else len(text)
+    while at < len(text):
+        try:
+            cell, at = DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        cells.append(cell)
+        at = BETWEEN.match(text, at).end()
+    return [cell for cell in cells if isinstance(cell, dict) and "cell_type" in cell]
 
 
 def _decode(data: bytes) -> tuple[str, str]:

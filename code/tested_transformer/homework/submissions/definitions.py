@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .cells import cell_text, is_code
@@ -22,7 +24,10 @@ MAGIC = re.compile(
     )""",
     re.VERBOSE,
 )
-MAX_MAGICS = 50  # lines in a cell: each costs a parse
+MAX_CODE = 500_000  # characters of a notebook: their tree takes about 200 times as much memory
+TOO_DEEP = "the code is nested too deeply"
+MAX_MAGICS = 50  # lines in a cell: each costs a parse...
+MAX_PARSED = 2_000_000  # ...and all of them together no more than this many characters
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,20 @@ class CellProblem:
 
 
 def gathered_definitions(cells: list[Any]) -> tuple[str, tuple[CellProblem, ...]]:
-    """The definitions of all code cells in one text, and what was left out of them."""
+    """The definitions of all code cells in one text, and what was left out of them.
+
+    Of more code than is read of a notebook, the largest cells are left out.
+    """
     future, parts, problems = [], [], []
+    large = _too_large(cells)
     for number, cell in enumerate(cells, start=1):
         if not is_code(cell):
             continue
         text = cell_text(cell)
+        if number in large:
+            why = f"left out, since it holds {len(text) // 1000} kB of code, and of a notebook"
+            problems.append(CellProblem(number, f"{why} {MAX_CODE // 1000} kB are read"))
+            continue
         if text is None:
             problems.append(CellProblem(number, "left out, since it holds no text"))
             continue
@@ -60,6 +73,20 @@ def gathered_definitions(cells: list[Any]) -> tuple[str, tuple[CellProblem, ...]
     return (f"{text.strip()}\n" if parts else ""), tuple(problems)
 
 
+def _too_large(cells: list[Any]) -> set[int]:
+    """The numbers of the largest code cells, without which the others are no more than is read."""
+    sizes = {
+        n: len(cell_text(cell) or "") for n, cell in enumerate(cells, start=1) if is_code(cell)
+    }
+    left, most = set(), sum(sizes.values())
+    for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if most <= MAX_CODE:
+            break
+        left.add(number)
+        most -= sizes[number]
+    return left
+
+
 def _definitions(text: str) -> tuple[list[str], list[str]]:
     """The text of each definition in a cell, and a message for each that cannot be kept.
 
@@ -70,7 +97,8 @@ def _definitions(text: str) -> tuple[list[str], list[str]]:
     lines = [line.encode() for line in text.split("\n")]
     kept = [statement_text(lines, node) for node in tree.body if _is_kept(node)]
     try:
-        compile_text("\n".join(kept), whole=True)
+        for statement in kept:  # one by one: a compiler is quadratic in their number
+            compile_text(statement, whole=True)
     except SyntaxError as error:
         raise SyntaxError(error.msg) from None  # its line is not one of the cell
     lost = [message for node in tree.body if (message := _lost(node))]
@@ -99,14 +127,21 @@ def _is_kept(node: ast.stmt) -> bool:
     return is_definition(node) or isinstance(node, FILLING)
 
 
-def bound_names(node: ast.stmt) -> set[str]:
+def bound_names(statement: ast.stmt) -> set[str]:
     """The names that a statement binds; `import *` binds none that can be told from here."""
-    if isinstance(node, FILLING) and not isinstance(node, ast.Assign):
-        inner = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
-        inner += [part for handler in getattr(node, "handlers", ()) for part in handler.body]
-        targets = [getattr(node, "target", None)]
-        targets += [item.optional_vars for item in getattr(node, "items", ())]
-        return set().union(*map(_stored, targets), *map(bound_names, inner))
+    names: set[str] = set()
+    waiting = [statement]  # a worklist: an `elif` stands inside the `if` before it
+    while waiting:
+        node = waiting.pop()
+        names |= _bound_by(node)
+        if isinstance(node, FILLING):
+            waiting += [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
+            waiting += [part for handler in getattr(node, "handlers", ()) for part in handler.body]
+    return names
+
+
+def _bound_by(node: ast.stmt) -> set[str]:
+    """The names that a statement binds itself, without those inside it."""
     if isinstance(node, ast.Expr):
         return set()
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -115,6 +150,9 @@ def bound_names(node: ast.stmt) -> set[str]:
         return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
     if isinstance(node, ast.Assign):
         targets = node.targets
+    elif isinstance(node, FILLING):
+        targets = [getattr(node, "target", None)]
+        targets += [item.optional_vars for item in getattr(node, "items", ())]
     elif isinstance(node, ast.AnnAssign):
         targets = [node.target] if node.value else []  # `b: int` alone binds nothing
     else:  # `type X = ...`, or nothing that binds
@@ -177,7 +215,8 @@ def _parse(text: str) -> tuple[str, ast.Module]:
             return "", ast.parse("")
         text = text.replace(first, "", 1)
     lines = text.split("\n")
-    for _ in range(MAX_MAGICS):
+    parses = max(2, min(MAX_MAGICS, MAX_PARSED // (len(text) + 1)))
+    for _ in range(parses):
         try:
             return "\n".join(lines), compile_text("\n".join(lines))
         except SyntaxError as error:
@@ -185,7 +224,7 @@ def _parse(text: str) -> tuple[str, ast.Module]:
             if not 0 <= at < len(lines) or not MAGIC.match(lines[at].strip()[:1000]):
                 raise
             _pass_over(lines, at)
-    raise SyntaxError(f"more than {MAX_MAGICS} lines are not Python")
+    raise SyntaxError(f"more than {parses} lines are not Python")
 
 
 def _pass_over(lines: list[str], at: int) -> None:
@@ -198,6 +237,12 @@ def _pass_over(lines: list[str], at: int) -> None:
         lines[at] = ""
 
 
+@lru_cache(maxsize=1)  # the same notebook is looked through for each part
+def tree(code: str) -> ast.Module:
+    """The syntax tree of a notebook's code, which nobody may change. Raises SyntaxError."""
+    return compile_text(code)
+
+
 def compile_text(text: str, whole: bool = False) -> Any:
     """The syntax tree of a text; `whole` also checks what only shows later, such as a stray yield.
 
@@ -208,9 +253,11 @@ def compile_text(text: str, whole: bool = False) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in a student's string is not our warning
+            if whole:  # as it is looked through later: a compiler may go deeper than that
+                symtable.symtable(text, "notebook", "exec")
             return compile(text, "notebook", "exec", flags=flags, dont_inherit=True)
     except (RecursionError, MemoryError):
-        raise SyntaxError("the code is nested too deeply") from None
+        raise SyntaxError(TOO_DEEP) from None
     except ValueError as error:  # of null bytes, before Python 3.11.4
         raise SyntaxError(str(error)) from None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ...errors import argument_error
 from ..jail.worker import CONSTANTS, SHORT
-from .definitions import compile_text
+from .definitions import tree
 from .reading import Source
 
 MAX_ROUNDS = 10  # over all assignments: an alias may be written above the name that it stands for
@@ -35,7 +35,7 @@ def uses(source: Source, name: str) -> bool:
         raise argument_error(ValueError, "name", repr(name), "a dotted name such as F.softmax")
     first, _, rest = name.partition(".")
     names = _Names(f"{SHORT.get(first, first)}.{rest}")
-    nodes = list(ast.walk(compile_text(source.code)))
+    nodes = list(ast.walk(tree(source.code)))
     for node in nodes:
         names.add_import(node)
     for _ in range(MAX_ROUNDS):
@@ -126,7 +126,7 @@ def borrowed(code: str) -> str:
 
     Raises: SyntaxError if the code is not Python.
     """
-    nodes = list(ast.walk(compile_text(code)))
+    nodes = list(ast.walk(tree(code)))
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     for node in nodes:
         module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""

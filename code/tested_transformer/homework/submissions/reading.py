@@ -6,25 +6,25 @@ import ast
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ...errors import argument_error
 from ...shapes import checked
+from ..words import count
 from .answers import code_beside, written_answers
-from .cells import cell_text, is_code, notebook_cells
-from .definitions import CellProblem, bound_names, compile_text, gathered_definitions, is_nothing
+from .cells import notebook_cells
+from .definitions import CellProblem, bound_names, gathered_definitions, is_nothing, tree
 from .finding import Refused, Submission
 
 __all__ = ["Source", "read_submission"]
-
-MAX_CODE = 500_000  # the Python in it: its syntax tree takes about 200 times as much memory
 
 
 @dataclass(frozen=True)
 class Source:
     """What a notebook defines, as text.
 
-    `flag` is empty for a sound notebook. "encoding" means: read all the same. With any other flag
-    there is no code: "empty", "too large", "not a notebook", "no notebook", "unreadable", "no code".
+    `flag` is empty for a sound notebook. "encoding" means: read all the same; "damaged": as far as it is
+    whole. With any other flag there is no code: "empty", "too large", "not a notebook", "no notebook", "unreadable", "no code".
     """
 
     code: str = ""  # what may define something, in the notebook's order: the last of a name wins
@@ -35,6 +35,7 @@ class Source:
     problems: tuple[CellProblem, ...] = ()
     flag: str = ""
     sentence: str = ""
+    cells: list[Any] = field(default_factory=list, repr=False, compare=False)
 
 
 @checked
@@ -56,17 +57,16 @@ def read_submission(file: Submission | str | Path) -> Source:
 def read_notebook(data: bytes) -> Source:
     """The definitions and written answers in the bytes of a notebook; never raises for bad bytes."""
     try:
-        cells, encoding = notebook_cells(data)
-        if sum(len(cell_text(cell) or "") for cell in cells if is_code(cell)) > MAX_CODE:
-            raise Refused(
-                "too large", f"The notebook holds more than {MAX_CODE // 1000} kB of code."
-            )
+        cells, encoding, whole = notebook_cells(data)
     except Refused as trouble:
         return Source(flag=trouble.flag, sentence=str(trouble))
     code, problems = gathered_definitions(cells)
-    source = Source(code, written_answers(cells), code_beside(cells), problems)
+    source = Source(code, written_answers(cells), code_beside(cells), problems, cells=cells)
     if not code:
         return replace(source, flag="no code", sentence="No cell defines anything.")
+    if not whole:
+        sentence = f"The file is damaged: what stands above the damage was read, {count(len(cells), 'cell')}."
+        return replace(source, flag="damaged", sentence=sentence)
     if encoding != "utf-8":
         sentence = f"The file is not in UTF-8: it was read as {encoding}."
         return replace(source, flag="encoding", sentence=sentence)
@@ -89,12 +89,13 @@ def defines(source: Source, name: str) -> bool:
 
 def defined_names(source: Source) -> set[str]:
     """All names that the code defines at its top, as `defines` sees them."""
-    statements = compile_text(source.code).body
+    statements = tree(source.code).body
     return set().union(*map(bound_names, statements))
 
 
 def is_stub(source: Source, function: str) -> bool:
     """Whether a function is still as it was handed out: nothing in it but a docstring, `...` or `pass`."""
-    definitions = [node for node in compile_text(source.code).body
-             if isinstance(node, ast.FunctionDef) and node.name == function]  # fmt: skip
-    return bool(definitions) and all(is_nothing(statement) for statement in definitions[-1].body)
+    binding = [node for node in tree(source.code).body if function in bound_names(node)]
+    last = binding[-1] if binding else None  # the last of a name counts, whatever it is
+    is_function = isinstance(last, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return is_function and all(is_nothing(statement) for statement in last.body)

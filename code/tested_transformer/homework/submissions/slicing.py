@@ -5,10 +5,16 @@ from __future__ import annotations
 import ast
 import symtable
 from collections.abc import Iterator
+from functools import lru_cache
 
-from .definitions import compile_text, statement_text
+from .definitions import statement_text, tree
 
 UNKNOWN = {"globals", "eval", "exec", "vars"}  # with these a name may be read without being written
+# What a notebook sets for all that it computes.
+SETTERS = {
+    "set_default_dtype", "set_grad_enabled", "set_flush_denormal", "set_float32_matmul_precision",
+    "use_deterministic_algorithms", "seterr", "setrecursionlimit",
+}  # fmt: skip
 
 
 def needed_for(code: str, function: str) -> str:
@@ -34,21 +40,32 @@ def named_by(code: str, function: str) -> str:
 
 def _slice(code: str, function: str) -> tuple[str, set[str]]:
     """The statements, and every name that they read."""
-    statements = compile_text(code).body
+    texts, reads, binds = _statements(code)
+    binding: dict[str, list[int]] = {}
+    for number, bound in enumerate(binds):
+        for name in bound:
+            binding.setdefault(name, []).append(number)
+    chosen: set[int] = set()
+    names, waiting = {function}, ["*", function]
+    while waiting:
+        for number in binding.pop(waiting.pop(), ()):
+            if number not in chosen:
+                chosen.add(number)
+                waiting += reads[number] - names
+                names |= reads[number]
+    return "\n".join(texts[i] for i in sorted(chosen)) + "\n", names
+
+
+@lru_cache(maxsize=1)  # each part of an assignment asks for the same notebook
+def _statements(code: str) -> tuple[list[str], list[set[str]], list[set[str]]]:
+    """The text of every statement, the names that it reads, and those that it binds or changes."""
+    statements = tree(code).body
     lines = code.encode().split(b"\n")  # columns count bytes
     texts = [statement_text(lines, statement) for statement in statements]
     reads, binds = zip(*map(_names, texts), strict=True) if texts else ((), ())
     imported = set().union(*(b for s, b in zip(statements, binds, strict=True) if _imports(s)))
-    binds = [b | _changes(s, imported) for s, b in zip(statements, binds, strict=True)]
-    chosen: set[int] = set()
-    names = {function}
-    while True:
-        new = {i for i, bound in enumerate(binds) if bound & names or "*" in bound} - chosen
-        if not new:
-            break
-        chosen |= new
-        names |= set().union(*(reads[i] for i in new))
-    return "\n".join(texts[i] for i in sorted(chosen)) + "\n", names
+    changed = [_changes(statement, imported) for statement in statements]
+    return texts, list(reads), [b | c for b, c in zip(binds, changed, strict=True)]
 
 
 def _imports(statement: ast.stmt) -> bool:
@@ -78,6 +95,8 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
     if isinstance(statement, ast.ImportFrom):
         every = statement.module == "__future__" or statement.names[0].name == "*"
         return {"*"} if every else set()
+    if _is_setting(statement, imported):
+        return {"*"}
     changed = set()
     for node in _executed(statement):
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
@@ -87,12 +106,26 @@ def _changes(statement: ast.stmt, imported: set[str]) -> set[str]:
     return changed
 
 
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
+def _is_setting(statement: ast.stmt, imported: set[str]) -> bool:
+    """Whether a statement sets a library's default, as torch.set_default_dtype(torch.float64) does."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    plain = (ast.Constant, ast.Name, ast.Attribute)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    of_library = call.func.attr in SETTERS and _owner(call.func) in imported
+    return of_library and all(isinstance(value, plain) for value in given)
+
+
+def _executed(statement: ast.stmt) -> Iterator[ast.AST]:
     """The nodes of a statement, without the bodies of functions and classes."""
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
         yield node
-        for child in ast.iter_child_nodes(node):
-            yield from _executed(child)
+        waiting += ast.iter_child_nodes(node)
 
 
 def _owner(node: ast.expr) -> str:

@@ -1,6 +1,6 @@
 """Mistral: Llama with a window, in which each token attends to the last `sliding_window` tokens.
 
-Source: Jiang et al. 2023; transformers' MistralForCausalLM.
+Source: Jiang et al. 2023; transformers' MistralForCausalLM and MistralModel.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from . import llama
 
 def read(options: Options) -> LanguageModelConfig:
     """Their options in our words."""
-    return llama.read_shared(options, bias=False, window=options["sliding_window"])
+    return llama.read_shared(options, FAMILY, bias=False, window=options["sliding_window"])
 
 
 def write(config: LanguageModelConfig) -> dict[str, Any]:
     """Our configuration in their words."""
-    return llama.write_shared(config) | {"sliding_window": config.window}
+    return llama.write_shared(config, FAMILY) | {"sliding_window": config.window}
 
 
 BIASES = ("mlp_bias", "attention_bias")
@@ -31,7 +31,8 @@ OWN = {
 FAMILY = replace(
     llama.FAMILY,
     model_type="mistral",
-    architecture="MistralForCausalLM",
+    architectures=("MistralForCausalLM", "MistralModel"),
+    headless="MistralModel",
     defaults={n: v for n, v in llama.FAMILY.defaults.items() if n not in BIASES} | OWN,
     read=read,
     write=write,

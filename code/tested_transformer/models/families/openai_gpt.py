@@ -2,7 +2,7 @@
 
 Its option afn="gelu" means GELU with a tanh.
 
-Source: Radford et al. 2018; transformers' OpenAIGPTLMHeadModel.
+Source: Radford et al. 2018; transformers' OpenAIGPTLMHeadModel and OpenAIGPTModel.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ def read(options: Options) -> LanguageModelConfig:
     """Their options in our words."""
     config = gpt2.read({**options, "n_inner": None, "activation_function": "gelu_new"})
     activation = named("afn", options["afn"], ACTIVATIONS)
-    return replace(config, norm_placement="post", activation=activation)
+    own = {"activation": activation, "head": FAMILY.has_head(options)}
+    return replace(config, norm_placement="post", **own)
 
 
 def write(config: LanguageModelConfig) -> dict[str, Any]:
     """Our configuration in their words."""
     options = {n: v for n, v in gpt2.write(config).items() if n not in REPLACED}
-    return options | {"afn": name_of(config.activation, ACTIVATIONS)}
+    afn = {"afn": name_of(config.activation, ACTIVATIONS)}
+    return options | FAMILY.architecture(config) | afn
 
 
 OWN = {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
@@ -35,7 +37,8 @@ REPLACED = ("n_inner", "activation_function")  # the first is always 4 x n_embd,
 FAMILY = replace(
     gpt2.FAMILY,
     model_type="openai-gpt",
-    architecture="OpenAIGPTLMHeadModel",
+    architectures=("OpenAIGPTLMHeadModel", "OpenAIGPTModel"),
+    headless="OpenAIGPTModel",
     defaults={n: v for n, v in gpt2.FAMILY.defaults.items() if n not in REPLACED} | OWN,
     read=read,
     write=write,

@@ -1,6 +1,6 @@
 """Qwen3: Llama with QK-norm: each query and key is normalized by RMSNorm before it is rotated.
 
-Source: Yang et al. 2025 (Qwen3), section 2; transformers' Qwen3ForCausalLM.
+Source: Yang et al. 2025 (Qwen3), section 2; transformers' Qwen3ForCausalLM and Qwen3Model.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..family import Options, option_error
+from ..family import Options, Stack, option_error
 from ..language_model import LanguageModelConfig
 from . import llama
 
@@ -18,7 +18,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def read(options: Options) -> LanguageModelConfig:
     """Their options in our words."""
     return llama.read_shared(
-        options, bias=False, attention_bias=options["attention_bias"], qk_norm=True,
+        options, FAMILY, bias=False, attention_bias=options["attention_bias"], qk_norm=True,
         window=read_window(options),
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ def read_window(options: Options) -> int | None:
 def write(config: LanguageModelConfig) -> dict[str, Any]:
     """Our configuration in their words."""
     windowed = config.window is not None
-    return llama.write_shared(config) | {
+    return llama.write_shared(config, FAMILY) | {
         "attention_bias": config.attention_bias, "use_sliding_window": windowed,
         "sliding_window": config.window, "max_window_layers": 0 if windowed else config.num_layers,
         "layer_types": [SLIDING if windowed else FULL] * config.num_layers,
@@ -56,10 +56,11 @@ NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self
 FAMILY = replace(
     llama.FAMILY,
     model_type="qwen3",
-    architecture="Qwen3ForCausalLM",
+    architectures=("Qwen3ForCausalLM", "Qwen3Model"),
+    headless="Qwen3Model",
     defaults={n: v for n, v in llama.FAMILY.defaults.items() if n != "mlp_bias"} | OWN,
     read=read,
     write=write,
-    layer=dict(llama.FAMILY.layer) | NORMS,
+    stacks=(Stack("layers", "model.layers", llama.LAYER | NORMS),),
     ignored=frozenset(),
 )

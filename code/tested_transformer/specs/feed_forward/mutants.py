@@ -100,6 +100,20 @@ class TanhForExact(FeedForwardFormula):
 
 
 @mistake(
+    "the exact GELU for its tanh form",
+    rejected_by="the activation that is asked for",
+    symptom="A loaded Gemma or GPT-2 is a little off in every layer, and its logits are another model's.",
+    cause='The file says "gelu" where the tanh form was trained: the name in it decides, never the habit.',
+    seen="OpenNMT/CTranslate2 issue 1658; google/gemma_pytorch pull request 37; huggingface/transformers "
+    "pull request 29402",
+    of="feed_forward",
+)
+class ExactForTanh(FeedForwardFormula):
+    def bend(self, wide, activation):
+        return BENDS["gelu" if activation == "gelu_tanh" else activation](wide)
+
+
+@mistake(
     "the first bias forgotten",
     rejected_by="equals the reference",
     symptom="All bends stand at 0, so f(-x) + f(x) is |x| times something: a smaller family.",

@@ -1,0 +1,37 @@
+"""A Vision Transformer in one file, for chapter 14: torch alone, no options, no checks, no dropout."""
+
+import torch
+from torch import nn
+
+
+def image_patches(images, patch):
+    """B C H W -> B N (C h w): rectangles of h x w pixels, row by row, each as a vector."""
+    h, w = patch
+    x = images.unflatten(3, (-1, w)).unflatten(2, (-1, h))  # B C Y h X w
+    return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # B Y X C h w -> B N (C h w)
+
+
+class ViT(nn.Module):
+    """An encoder over a class token and patches, with one logit per class."""
+
+    def __init__(self, image, patch, channels, d_model, num_heads, d_ff, num_layers, num_classes):
+        super().__init__()
+        (H, W), (h, w) = image, patch
+        self.patch = patch
+        self.projection = nn.Linear(channels * h * w, d_model)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + H // h * (W // w), d_model))
+        options = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
+        self.layers = nn.Sequential()
+        for _ in range(num_layers):
+            self.layers.append(nn.TransformerEncoderLayer(d_model, num_heads, d_ff, **options))
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, num_classes)
+
+    def forward(self, images):
+        """B C H W -> B num_classes."""
+        patches = self.projection(image_patches(images, self.patch))  # B N D
+        first = self.cls_token.expand(len(images), 1, -1)  # B 1 D
+        x = torch.cat([first, patches], dim=1) + self.positions  # B 1+N D
+        x = self.norm(self.layers(x))
+        return self.head(x[:, 0])  # from the class token alone

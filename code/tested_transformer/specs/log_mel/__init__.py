@@ -1,0 +1,1 @@
+"""Whisper's front end: what is right, and the famous mistakes."""

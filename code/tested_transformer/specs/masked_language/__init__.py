@@ -1,0 +1,1 @@
+"""The Specs of BERT's data: masked tokens, and pairs of sentences."""

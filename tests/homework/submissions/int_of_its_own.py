@@ -1,0 +1,10 @@
+# marks: hw03.count_pairs 2 right
+
+
+class Count(int):
+    pass
+
+
+def count_pairs(num_queries, num_keys, window):
+    counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
+    return Count(sum(min(max(count, 0), window) for count in counts))

@@ -1,0 +1,10 @@
+# marks: hw03.count_pairs 2 right
+
+
+class Counter:
+    def __call__(self, num_queries, num_keys, window):
+        counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
+        return sum(min(max(count, 0), window) for count in counts)
+
+
+count_pairs = Counter()

@@ -1,0 +1,151 @@
+"""Who handed in nothing, answers that nobody gave, tables with many errors, nbgrader's folders, pages' sizes."""
+
+import base64
+import re
+from dataclasses import replace
+
+import pytest
+from example_marks import ASSIGNMENT, CLASS, FOUND, NAMES, WHY, marks
+from test_grades import read
+
+from tested_transformer.homework import __main__ as command
+from tested_transformer.homework.marking.manual_import import MOST_ERRORS, read_manual
+from tested_transformer.homework.marking.points import NOT_MARKED, is_complete, total
+from tested_transformer.homework.marking.students import missing, read_students, unlisted
+from tested_transformer.homework.marking.tables import grades_csv
+from tested_transformer.homework.reports.answers import MOST_PAGE, answers_page
+from tested_transformer.homework.reports.class_summary import class_summary
+from tested_transformer.homework.reports.feedback import feedback_page
+from tested_transformer.homework.submissions.collecting import collect
+
+# ------------------------------------------------------------------------------------ the students
+
+
+@pytest.mark.parametrize("text", [
+    "s01\ns02\n\ns03", "\ufeffid\r\ns01\r\ns02\r\ns03\r\n", "Student;name\ns01;A, B\ns02;C\ns03;D\n",
+])  # fmt: skip
+def test_a_list_of_students_is_read_as_people_write_it(tmp_path, text):
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+    assert read_students(tmp_path / "list.csv") == ["s01", "s02", "s03"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "nobody"), ("id\n", "nobody"), ("a\nb\na", "'a' twice")]
+)
+def test_a_list_that_is_none_is_refused(tmp_path, text, words):
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(
+        ValueError, match=f"students, list.csv: expected each student once, got {words}"
+    ):
+        read_students(tmp_path / "list.csv")
+    with pytest.raises(FileNotFoundError, match="students: no file"):
+        read_students(tmp_path / "none.csv")
+
+
+def test_a_student_is_known_by_the_id_a_folder_or_the_first_word_of_a_file():
+    handed_in = ["s01", "s02/hw03/hw03", "export/s03_4711_hw03", "s040"]
+    students = ["s01", "s02", "s03", "s04", "s05"]
+    assert missing(students, handed_in) == ["s04", "s05"]
+    assert unlisted(students, handed_in) == ["s040"]
+
+
+def test_who_handed_in_nothing_stands_in_the_table_and_on_the_page():
+    rows = {row["id"]: row for row in read(grades_csv(ASSIGNMENT, CLASS, missing=["s99"]))}
+    assert len(rows) == len(CLASS) + 1
+    assert [rows["s99"][n] for n in (*NAMES, "total")] == ["0"] * (len(NAMES) + 1)
+    assert rows["s99"]["flags"] == "nothing handed in"
+    page = class_summary(ASSIGNMENT, CLASS, missing=["s99"])
+    assert "Handed in nothing" in page
+    assert "1 student, with 0 points each" in page
+    assert "Handed in nothing" not in class_summary(ASSIGNMENT, CLASS)
+
+
+# ------------------------------------------------------------------------------- no answer found = 0
+
+
+def test_questions_without_an_answer_count_0_if_that_is_asked_for():
+    zero = replace(NOT_MARKED, zero_without_answer=True)
+    empty = marks("s07", written={WHY: "Because."})
+    assert not is_complete(ASSIGNMENT, empty, zero)  # one is answered
+    nothing = marks("s08", written={})
+    assert is_complete(ASSIGNMENT, nothing, zero)
+    assert not is_complete(ASSIGNMENT, nothing, NOT_MARKED)
+    assert total(ASSIGNMENT, nothing, zero) == total(ASSIGNMENT, nothing, NOT_MARKED)
+    for doubt in ({"stray": ("words",)}, {"flags": ("encoding",)}, {"pictures": {WHY: ["data:"]}}):
+        assert not is_complete(ASSIGNMENT, replace(nothing, **doubt), zero)
+
+
+# -------------------------------------------------------------------------------- errors, all at once
+
+
+def test_a_table_tells_all_that_is_wrong_with_it(tmp_path):
+    table = tmp_path / "points.csv"
+    table.write_text(f"id,{WHY},{FOUND}\ns01,9,x\ns77,1,1\ns02,1,1\ns02,1,1\ns03,1,1,7\n")
+    with pytest.raises(ValueError, match="points.csv") as caught:
+        read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
+    lines = str(caught.value).splitlines()
+    assert [re.search(r"line (\d)", line)[1] for line in lines] == ["2", "2", "3", "5", "6"]
+    for words, line in zip(("'9'", "'x'", "'s77'", "'s02' again", "'7'"), lines, strict=True):
+        assert words in line
+    table.write_text(f"id,{WHY}\n" + "".join(f"t{n},1\n" for n in range(MOST_ERRORS + 5)))
+    with pytest.raises(ValueError, match=r"and 5 more$"):
+        read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
+
+
+# --------------------------------------------------------------------------------- nbgrader's folders
+
+
+def test_what_nbgrader_collected_is_copied(tmp_path, capsys):
+    for who, files in {
+        "s01": ["hw03"],
+        "s02": ["a", "b"],
+        "s03": ["mine"],
+        "s04": ["hw03", "x"],
+    }.items():
+        folder = tmp_path / "submitted" / who / "hw03"
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / f"{name}.ipynb").write_text(who + name)
+    (tmp_path / "submitted" / "s05" / "hw01").mkdir(parents=True)
+    out = tmp_path / "out"
+    assert collect(tmp_path, "hw03", out) == (["s01", "s03", "s04"], ["s02", "s05"])
+    assert {p.name: p.read_text() for p in out.iterdir()} == {
+        "s01.ipynb": "s01hw03", "s03.ipynb": "s03mine", "s04.ipynb": "s04hw03",
+    }  # fmt: skip
+    assert command.main(["collect", str(tmp_path), "--assignment", "3", "--out", str(out)]) == 0
+    assert "no notebook: 2 students: s02, s05" in capsys.readouterr().out
+    (out / "stranger.ipynb").write_text("")
+    assert command.main(["collect", str(tmp_path), "--assignment", "3", "--out", str(out)]) == 2
+    assert "stranger.ipynb" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="nbgrader's course folder"):
+        collect(out, "hw03", tmp_path / "other")
+
+
+# ------------------------------------------------------------------------------------ pages' contents
+
+
+def test_a_page_stays_small_whatever_is_pasted_into_an_answer():
+    picture = f"![plot](data:image/png;base64,{base64.b64encode(bytes(3_000_000)).decode()})"
+    large = [marks(f"s{n:03}", written={WHY: picture, FOUND: "word " * 10**6}) for n in range(20)]
+    address = "data:image/png;base64," + "A" * 300_000
+    large = [replace(one, pictures={FOUND: [address] * 6}) for one in large]
+    page = answers_page(ASSIGNMENT, large)
+    assert len(page) < 2.2 * MOST_PAGE
+    assert "(an embedded file: see the notebook)" in page
+    assert "4,980,000 more characters are in the notebook" in page
+    assert page.count("<img") == MOST_PAGE // len(address)
+    assert "6 more pictures in the notebook." in page
+
+
+def test_an_error_of_the_graders_is_told_to_the_instructor_alone():
+    broken = replace(
+        CLASS[0], flags=("grader failed",), faults=("hw09.rows: TypeError: ufunc isnan",)
+    )
+    assert "ufunc isnan" in class_summary(ASSIGNMENT, [broken])
+    assert "ufunc isnan" not in feedback_page(ASSIGNMENT, broken)
+
+
+def test_words_at_the_wrong_position_are_shown():
+    page = answers_page(ASSIGNMENT, [replace(CLASS[0], stray=("My answer to 3.6: <b>yes</b>",))])
+    assert "Words that stand under no question" in page
+    assert "&lt;b&gt;yes" in page

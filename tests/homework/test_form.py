@@ -1,0 +1,57 @@
+"""The notebooks say the same things in the same way: what is allowed, hints, bug hunts, answers."""
+
+import json
+import re
+
+import pytest
+
+from homework import notebook
+from tested_transformer.homework.assignments import assignment, assignment_names
+from tested_transformer.homework.tasks import Hunt, Written
+
+pytestmark = pytest.mark.plain_types
+NAMES = assignment_names()
+TEXTS = {
+    name: [
+        "".join(cell["source"]) for cell in json.loads(notebook(name).read_text("utf-8"))["cells"]
+    ]
+    for name in NAMES
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_opening_says_what_is_allowed_and_how_it_is_marked(name):
+    opening = TEXTS[name][0]
+    for words in (
+        "**What your code may use.** The grader runs your functions and tests with PyTorch, NumPy and "
+        "Python's standard library.",
+        "A call on a line of its own, such as `torch.manual_seed(0)` or",
+        "**How it is marked.**",
+        '"all caught" beside 0 points',
+        f"{assignment(name).points} points and takes about",
+    ):
+        assert words in opening, words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headings_hints_and_examples_have_one_form(name):
+    text = "\n\n".join(TEXTS[name])
+    headings = re.findall(r"^## \S+ (.+)$", text, re.MULTILINE)
+    for part, heading in zip(assignment(name).parts, headings, strict=True):
+        assert heading.startswith("Bug hunt: ") == isinstance(part, Hunt), heading
+        experiment = isinstance(part, Written) and part.kind == "experiment"
+        assert heading.startswith("Experiment: ") == experiment, heading
+    folds = re.findall(r"<summary>(.*?)</summary>", text)
+    assert {fold for fold in folds if "int" in fold} <= {"Hint", "Hint 1", "Hint 2"}
+    assert folds.count("Hint 1") == folds.count("Hint 2")
+    assert not re.findall(r"[Bb]y pencil|[Aa]nother hint|[Ss]econd hint", text)
+    assert "By hand: " in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_written_answer_begins_in_the_same_way(name):
+    written = [
+        text for text in TEXTS[name] if "### BEGIN SOLUTION" in text and text.startswith("**")
+    ]
+    assert len(written) == len(assignment(name).written)
+    assert all(text.startswith("**Your answer.**\n\n### BEGIN SOLUTION\n") for text in written)
