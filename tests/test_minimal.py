@@ -97,6 +97,7 @@ feed_forward: ReLU, and no dropout inside; 14 of 29 cases left out
     check: dropout scales what it keeps
     mistake: ReLU, whatever was asked for
     mistake: GELU's tanh form for the exact one
+    mistake: the exact GELU for its tanh form
     mistake: dropout awake in evaluation
 """,
     "DecoderLayer": "",

@@ -35,7 +35,6 @@ from tested_transformer.generation.generate import Generated
 from tested_transformer.generation.masked_state import MaskedCausalState
 from tested_transformer.generation.sampling import Sampling
 from tested_transformer.homework.assignments import assignment
-from tested_transformer.homework.handout import Handout, Question
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
@@ -264,8 +263,6 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ScaledRotaryPositions: lambda: ScaledRotaryPositions(4, LinearScaling(2.0)),
     MaskedCausalState: lambda: fed(MaskedCausalState(small_gpt(), visible(2, 1))),
     KeyValueCache: filled_cache,
-    Handout: Handout,
-    Question: Question,
     WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
     LayerCache: lambda: LayerCache(KeyValueCache()),

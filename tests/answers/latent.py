@@ -54,8 +54,6 @@ def rotary_for_each_head(query, rotary_query, latent, rotary_key, *others, **opt
 
 @wrong("latent_attention", "the latent is detached from the values")
 def detached(query, rotary_query, latent, rotary_key, up_key, up_value, **options):
-    value = latent.detach()
-    mean = absorbed_latent_attention(
-        query, rotary_query, latent, rotary_key, up_key, up_value, **options
-    )
-    return mean + (value - latent).sum() * 0.5
+    made = (query, rotary_query, latent, rotary_key, up_key, up_value)
+    _, weights = latent_attention(*made, return_weights=True, **options)
+    return weights @ (latent.detach()[:, None] @ up_value.mT)

@@ -18,8 +18,10 @@ from spec_tools import assert_spec_is_sound
 from tested_transformer.homework import check, checks
 from tested_transformer.homework.assignments import assignment, assignment_names, part
 from tested_transformer.homework.bug_hunts import judge_hunt
+from tested_transformer.homework.handout import HANDED_OUT
 from tested_transformer.homework.jail.session import _check_small
-from tested_transformer.homework.marking.mark_submission import HANDED_OUT, hunt_marks, is_written
+from tested_transformer.homework.marking.mark_submission import hunt_marks
+from tested_transformer.homework.submissions.answers import is_written
 from tested_transformer.homework.submissions.forbidden import uses
 from tested_transformer.homework.submissions.reading import (
     Source,

@@ -124,3 +124,12 @@ def test_bad_input_is_refused():
         layer()(X[..., :7])
     with pytest.raises(ValueError, match="latent: expected"):
         latent_attention(*torch.ones(2, 1, 3, 4, 5), torch.ones(1, 5), torch.ones(1, 4, 5), X, X, X)
+
+
+def test_no_scale_is_one_over_the_root_of_both_widths_in_either_form():
+    generator = torch.Generator().manual_seed(2)
+    shapes = ((1, 2, 3, 5), (1, 2, 3, 4), (1, 3, 9), (1, 3, 4), (2, 5, 9), (2, 6, 9))
+    made = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    for form in (latent_attention, absorbed_latent_attention):
+        assert torch.equal(form(*made, scale=None), form(*made))
+        torch.testing.assert_close(form(*made, scale=None), form(*made, scale=1 / 3))

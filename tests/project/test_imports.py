@@ -62,6 +62,23 @@ def test_the_kernels_tests_need_jaxtyping_alone():
     assert outside - {"triton"} == set()
 
 
+def test_the_pages_of_the_api_need_no_package_of_the_tests():
+    """`make book` installs requirements.txt alone, and finds every public name with it."""
+    lines = (CODE.parent / "requirements-dev.txt").read_text().splitlines()
+    packages = [line.partition("==")[0].replace("-", "_") for line in lines if "==" in line]
+    assert "triton" in packages
+    command = (
+        f"import sys; sys.modules.update(dict.fromkeys({packages}))\n"
+        "from tested_transformer.reader.public_names import public_names; print(len(public_names()))"
+    )
+    settings = {**os.environ, "PYTHONPATH": str(CODE)}
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=settings, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 80
+
+
 def test_every_public_name_is_there():
     import tested_transformer
 

@@ -13,7 +13,7 @@ from ..specs.compare import Problem, compare
 from ..specs.mistakes import mistake, mistakes
 from ..specs.spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from ..specs.vision.mutants import Embedded
-from ..specs.vision.spec import INTERPOLATE_POSITIONS, PATCH_EMBEDDING
+from ..specs.vision.spec import INTERPOLATE_POSITIONS, PATCH_EMBEDDING, changed_by_patches
 
 # --- Where a pixel goes ---------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ def _first_pixels(run: Run, case: Case) -> Problem | None:
     return compare(expected, run.value(case, **corner), 0.0, "of the patch's first pixel")
 
 
-def _as_pair(answer: Any, _arguments: dict[str, Any]) -> Any:
+def as_pair(answer: Any, _arguments: dict[str, Any]) -> Any:
     """A tuple of two numbers as an array of two."""
     return np.array([int(each) for each in answer]) if isinstance(answer, tuple) else answer
 
@@ -109,7 +109,7 @@ PATCH_OF_PIXEL = Spec(
     required=("row", "column", "width", "patch"),
     reference=_pixel_reference,
     differentiable=False,
-    read=_as_pair,
+    read=as_pair,
     cases=_pixel_cases,
     checks=(
         Check(
@@ -219,14 +219,7 @@ def _patches_cases(rng: np.random.Generator) -> list[Case]:
 
 def _rectangles(run: Run, case: Case) -> Problem | None:
     """Change the pixels of one rectangle: only that vector changes."""
-    images, (high, wide) = case.arguments["images"], case.arguments["patch"]
-    before, columns = run.value(case), images.shape[3] // wide
-    for n in range(images.shape[2] // high * columns):
-        top, left = n // columns * high, n % columns * wide
-        changed = images.copy()
-        changed[:, :, top : top + high, left : left + wide] += 1.0
-        after = run.value(case, images=changed)
-        moved = (np.abs(after - before).max((0, 2)) > 0).nonzero()[0].tolist()
+    for n, moved in enumerate(changed_by_patches(run, case, *case.arguments["patch"])):
         if moved != [n]:
             return Problem(f"the pixels of patch {n} stand in vector {n}", f"in {moved}")
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +12,7 @@ from ..specs.log_mel.mutants import LogMel
 from ..specs.mistakes import mistake, mistakes
 from ..specs.spec import Case, Check, Run, Spec
 from ..specs.whisper.spec import AUDIO_POSITIONS, AUDIO_STEM
+from .ch14 import as_pair
 
 # --- Which samples a frame covers -----------------------------------------------------------------
 
@@ -72,11 +72,6 @@ def _span_later(run: Run, case: Case) -> Problem | None:
     return compare(hops, later - run.value(case), 0.0, "from a frame to the next")
 
 
-def _as_pair(answer: Any, _arguments: dict[str, Any]) -> Any:
-    """A tuple of two numbers as an array of two."""
-    return np.array([int(each) for each in answer]) if isinstance(answer, tuple) else answer
-
-
 FRAME_SPAN = Spec(
     name="ch14.frame_span",
     statement="frame_span(frame, window, hop): the first and the last sample that a frame covers, (first, "
@@ -85,7 +80,7 @@ FRAME_SPAN = Spec(
     required=("frame", "window", "hop"),
     reference=_span_reference,
     differentiable=False,
-    read=_as_pair,
+    read=as_pair,
     cases=_span_cases,
     checks=(
         Check(

@@ -50,6 +50,7 @@ def absorbed_latent_attention(
     up_key: Float[Tensor, "H d c"],
     up_value: Float[Tensor, "H dv c"],
     *,
+    scale: float | None = None,
     return_weights: bool = False,
     **options: Any,
 ) -> Float[Tensor, "B H L dv"] | tuple[Float[Tensor, "B H L dv"], Float[Tensor, "B H L S"]]:
@@ -62,10 +63,11 @@ def absorbed_latent_attention(
     Raises: as `attention`.
     Source: DeepSeek-AI 2024 (DeepSeek-V2), section 2.1.2, "absorbed".
     """
-    options.setdefault("scale", (query.shape[-1] + rotary_query.shape[-1]) ** -0.5)
+    scale = (query.shape[-1] + rotary_query.shape[-1]) ** -0.5 if scale is None else scale
+    options |= {"scale": scale, "return_weights": return_weights}
     query = torch.cat((query @ up_key, rotary_query), -1)  # B H L c+r
     key = torch.cat((latent, rotary_key), -1)[:, None]  # B 1 S c+r
-    answer = attention(query, key, latent[:, None], return_weights=return_weights, **options)
+    answer = attention(query, key, latent[:, None], **options)
     mean, weights = answer if return_weights else (answer, None)  # B H L c
     heads = mean @ up_value.mT  # B H L dv
     return (heads, weights) if return_weights else heads

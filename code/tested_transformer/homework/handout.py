@@ -16,11 +16,11 @@ from pathlib import Path
 
 from .tasks import Assignment, Written
 
-__all__ = ["Handout", "Question", "handed_out"]
-
 NOTEBOOKS = Path(__file__).resolve().parents[3] / "homework" / "source"
 SOLUTION = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
-STUBS = ("# your code here", "...", "*Your answer here.*")  # what nbgrader puts in the place of one
+# For an answer in words, below a line that begins in bold.
+HANDED_OUT = "*Your answer here.*"
+STUBS = ("# your code here", "...", HANDED_OUT)  # what nbgrader puts in the place of one
 HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 NUMBER = re.compile(r"((?:[0-9]+|P)\.[0-9]+)\b[.:]?\s*(.*)")
 

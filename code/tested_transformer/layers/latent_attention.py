@@ -103,7 +103,7 @@ class LatentAttention(nn.Module):
         attend = absorbed_latent_attention if absorbed else latent_attention
         answer = attend(
             query, rotary_query, latent[:, 0], rotary_key[:, 0], *self._up(), mask=mask,
-            causal=causal, scale=self.scale or (self.d_head + self.d_rotary) ** -0.5,
+            causal=causal, scale=self.scale,
             dropout_p=self.dropout if self.training else 0.0,
             return_weights=return_weights, backend=self.backend,
         )  # fmt: skip

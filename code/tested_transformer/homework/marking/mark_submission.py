@@ -23,7 +23,7 @@ from ..handout import handed_out
 from ..jail.bubblewrap import JailError, Limits
 from ..jail.remote import RemoteFunction
 from ..jail.session import Ended, JailSession
-from ..submissions.answers import HANDED_OUT, is_written
+from ..submissions.answers import is_written
 from ..submissions.by_question import Found, answers_to
 from ..submissions.cells import cell_text, is_code
 from ..submissions.finding import Submission
@@ -34,7 +34,7 @@ from ..tasks import Assignment, Hunt, Task
 from ..words import count
 from .marks import FAILED, Marks, PartMarks, digest
 
-__all__ = ["HANDED_OUT", "is_written", "mark", "where"]
+__all__ = ["mark"]
 
 # Of a processor, for a task's answers: a right function takes a few hundredths of it.
 SLOW_SECONDS = 4.0
@@ -65,16 +65,7 @@ def mark(
         limits=limits,
         without_jail_for_my_own_code=without_jail_for_my_own_code,
     )
-    parts, faults = {}, []
-    for part in watched(assignment.coded):
-        try:
-            marked = mark_part(part, source, seed, open_session)
-        except JailError:
-            raise
-        except Exception as error:  # ours: the other parts are marked all the same
-            faults.append(f"{part.name}: {where(error)}")
-            marked = PartMarks(0.0, part.points, "not marked", (FAILED,))
-        parts[part.name] = replace(marked, code=_code_of(part, source))
+    parts, faults = _marked_parts(watched(assignment.coded), source, seed, open_session)
     found = _found(source, assignment)
     failed = (FAILED,) if faults else ()
     lost = ("cell left out",) if source.problems else ()
@@ -93,6 +84,23 @@ def mark(
         faults=tuple(faults),
         key=key,
     )
+
+
+def _marked_parts(
+    parts: Iterable, source: Source, seed: int, open_session: Callable[[], JailSession]
+) -> tuple[dict[str, PartMarks], list[str]]:
+    """The marks by the part's name, and what failed of ours: the other parts are marked all the same."""
+    marks, faults = {}, []
+    for part in parts:
+        try:
+            marked = mark_part(part, source, seed, open_session)
+        except JailError:
+            raise
+        except Exception as error:
+            faults.append(f"{part.name}: {where(error)}")
+            marked = PartMarks(0.0, part.points, "not marked", (FAILED,))
+        marks[part.name] = replace(marked, code=_code_of(part, source))
+    return marks, faults
 
 
 def _found(source: Source, assignment: Assignment) -> Found:

@@ -38,17 +38,17 @@ def missing(students: Collection[str], submissions: Collection[str]) -> list[str
 
     "s01" handed in "s01", "s01/hw03/hw03", and, as learning platforms name files, "s01_hw03".
     """
-    known = {word for one in submissions for word in (one, *one.split("/"), _first_word(one))}
+    known = {name for one in submissions for name in _names_of(one)}
     return [one for one in students if one not in known]
 
 
 def unlisted(students: Collection[str], submissions: Collection[str]) -> list[str]:
     """The submissions of which no student on the list has the id."""
     every = set(students)
-    return [
-        one for one in submissions if every.isdisjoint((one, *one.split("/"), _first_word(one)))
-    ]
+    return [one for one in submissions if every.isdisjoint(_names_of(one))]
 
 
-def _first_word(submission: str) -> str:
-    return submission.rpartition("/")[2].partition("_")[0]
+def _names_of(submission: str) -> list[str]:
+    """The ids that it may have been handed in under: its own, its folders', and its file's first word."""
+    parts = submission.split("/")
+    return [submission, *parts, parts[-1].partition("_")[0]]

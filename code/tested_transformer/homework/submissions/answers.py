@@ -6,13 +6,11 @@ import ast
 import re
 from typing import Any
 
+from ..handout import HANDED_OUT, HEADING
 from .cells import cell_text, is_code
 from .definitions import compile_text, is_nothing
 from .finding import writable
 
-HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
-# What stands in a cell for an answer in words when it is handed out, below a line that begins in bold.
-HANDED_OUT = "*Your answer here.*"
 FENCE = re.compile(r" {0,3}(```|~~~)")
 
 

@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..handout import HEADING, Handout
-from .answers import FENCE, HANDED_OUT, holds_nothing, nbgrader_id
+from ..handout import HANDED_OUT, HEADING, Handout
+from .answers import FENCE, holds_nothing, nbgrader_id
 from .cells import cell_text, is_code
 from .definitions import compile_text
-
-__all__ = ["Found", "answers_to"]
 
 PICTURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 MOST_PICTURES = 6  # of one answer

@@ -16,18 +16,6 @@ from . import mutants
 NAMES = ("query", "rotary_query", "latent", "rotary_key", "up_key", "up_value")
 
 
-def _reference(query, rotary_query, latent, rotary_key, up_key, up_value, causal=False, mask=None):
-    length, keys = query.shape[2], latent.shape[1]
-    allowed = (
-        np.ones((length, keys), bool) if mask is None else np.broadcast_to(mask, (length, keys))
-    )
-    if causal:
-        allowed = allowed & reference.causal_mask(length, keys)
-    return reference.latent_attention(
-        query, rotary_query, latent, rotary_key, up_key, up_value, allowed
-    )
-
-
 def _arguments(rng: np.random.Generator, batch, heads, sizes, widths) -> dict:
     (length, keys), (own, rotary, latent, value) = sizes, widths
     shapes = (
@@ -102,7 +90,7 @@ LATENT_ATTENTION = Spec(
     "key. query (B, H, L, d), rotary_query (B, H, L, r), latent (B, S, c), rotary_key (B, S, r), up_key "
     "(H, d, c), up_value (H, dv, c) -> (B, H, L, dv)",
     required=NAMES,
-    reference=_reference,
+    reference=reference.latent_attention,
     baseline=mutants.LatentFormula(),
     cases=_cases,
     combine=_by_chance,

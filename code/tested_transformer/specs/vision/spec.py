@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -67,17 +69,21 @@ def _positions_count(run: Run, case: Case) -> Problem | None:
     return compare(token, first, far, "of a black image the first token")
 
 
+def changed_by_patches(run: Run, case: Case, high: int, wide: int) -> Iterator[list[int]]:
+    """Patch by patch, row by row: which vectors change with the pixels of that patch."""
+    images, before = case.arguments["images"], run.value(case)
+    for top in range(0, images.shape[2], high):
+        for left in range(0, images.shape[3], wide):
+            changed = images.copy()
+            changed[:, :, top : top + high, left : left + wide] += 1.0
+            after = run.value(case, images=changed)
+            yield (np.abs(after - before).max((0, 2)) > 0).nonzero()[0].tolist()
+
+
 def _own_pixels(run: Run, case: Case) -> Problem | None:
     """Change one patch after the other: one token changes, and it is the patch's."""
-    images, weight = case.arguments["images"], case.arguments["weight"]
-    high, wide = weight.shape[2:]
-    before, columns = run.value(case), images.shape[3] // wide
-    for patch in range(before.shape[1] - 1):
-        changed = images.copy()
-        top, left = patch // columns * high, patch % columns * wide
-        changed[:, :, top : top + high, left : left + wide] += 1.0
-        after = run.value(case, images=changed)
-        moved = (np.abs(after - before).max((0, 2)) > 0).nonzero()[0].tolist()
+    size = case.arguments["weight"].shape[2:]
+    for patch, moved in enumerate(changed_by_patches(run, case, *size)):
         if moved != [1 + patch]:
             return Problem(f"patch {patch} changes token {1 + patch}", f"it changes {moved}")
     return None
