@@ -6,9 +6,10 @@ from torch import nn
 
 def image_patches(images, patch):
     """B C H W -> B N (C h w): rectangles of h x w pixels, row by row, each as a vector."""
-    h, w = patch
-    x = images.unflatten(3, (-1, w)).unflatten(2, (-1, h))  # B C Y h X w
-    return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # B Y X C h w -> B N (C h w)
+    (B, C, H, W), (h, w) = images.shape, patch
+    x = images.reshape(B, C, H // h, h, W // w, w)
+    x = x.permute(0, 2, 4, 1, 3, 5)  # B rows columns C h w
+    return x.reshape(B, -1, C * h * w)  # B N (C h w)
 
 
 class ViT(nn.Module):
