@@ -22,6 +22,7 @@ PUBLIC = {
         "hard_attention kernel_regression local_weights local_window location_scores "
         "predicted_centers reinforce_loss"
     ),
+    "functional.sinks": "sink_attention",
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
@@ -45,6 +46,7 @@ PUBLIC = {
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
+    "layers.sink_attention": "SinkAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
