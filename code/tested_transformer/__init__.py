@@ -40,6 +40,7 @@ PUBLIC = {
     "layers.latent_attention": "LatentAttention",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
@@ -50,6 +51,7 @@ PUBLIC = {
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
+    "models.falcon": "Falcon FalconConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
