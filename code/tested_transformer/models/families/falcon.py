@@ -1,7 +1,7 @@
 """Falcon: multi-query attention, or grouped-query attention in the newer ones, beside the feed-forward network.
 
-Query, key and value are stored in one matrix, KV head by KV head. Dropout other than 0, which no published
-model has, acts in other places there and is refused.
+Query, key and value are stored in one matrix, KV head by KV head. Dropout other than 0 is refused: there it acts
+in other places than here.
 
 Source: Almazrouei et al. 2023; transformers' FalconForCausalLM and FalconModel.
 """

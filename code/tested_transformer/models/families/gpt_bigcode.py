@@ -2,7 +2,7 @@
 
 With multi_query=False it is GPT-2, whose query, key and value are stored head by head.
 
-Source: Ben Allal et al. 2023 (SantaCoder), section 4; Shazeer 2019; transformers' GPTBigCodeForCausalLM.
+Source: Ben Allal et al. 2023 (SantaCoder); Shazeer 2019; transformers' GPTBigCodeForCausalLM.
 """
 
 from __future__ import annotations
