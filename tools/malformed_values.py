@@ -54,6 +54,7 @@ from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
 from tested_transformer.models.bert import BertConfig
+from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
 from tested_transformer.models.recurrent import (
@@ -237,6 +238,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
+    FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
     VisionTransformer: lambda: VisionTransformer(small_vit_config()),

@@ -22,6 +22,7 @@ PUBLIC = {
         "hard_attention kernel_regression local_weights local_window location_scores "
         "predicted_centers reinforce_loss"
     ),
+    "functional.sinks": "sink_attention",
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
@@ -39,15 +40,18 @@ PUBLIC = {
     "layers.latent_attention": "LatentAttention",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
+    "layers.sink_attention": "SinkAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
+    "models.falcon": "Falcon FalconConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",

@@ -45,23 +45,28 @@ FIXED = {"is_encoder_decoder": (False,), "add_cross_attention": (False,), "prune
 
 
 class Weight(NamedTuple):
-    """A tensor on disk: its name, ours that it holds, stacked, and whether it is stored (in, out)."""
+    """A tensor on disk: its name, ours that it holds, stacked, and whether it is stored (in, out).
+
+    groups: how often the stack is repeated, with as many equal shares of each of ours.
+    """
 
     name: str
     ours: tuple[str, ...]
     transposed: bool
+    groups: int = 1
 
     def from_disk(self, tensor: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters that the tensor holds, by name; like: parameters of their shapes."""
         tensor = tensor.T if self.transposed else tensor
-        rows = [like[name].shape[0] for name in self.ours]
-        pieces = tensor.contiguous().split(rows)
+        rows = [like[name].shape[0] // self.groups for name in self.ours]
+        pieces = tensor.contiguous().unflatten(0, (self.groups, -1)).split(rows, dim=1)
         pieces = pieces if len(pieces) == 1 else [piece.clone() for piece in pieces]
-        return dict(zip(self.ours, pieces, strict=True))
+        return {name: each.flatten(0, 1) for name, each in zip(self.ours, pieces, strict=True)}
 
     def to_disk(self, state: Mapping[str, Tensor]) -> Tensor:
         """The way back."""
-        tensor = torch.cat([state[name].detach() for name in self.ours])
+        pieces = [state[name].detach().unflatten(0, (self.groups, -1)) for name in self.ours]
+        tensor = torch.cat(pieces, dim=1).flatten(0, 1)
         return (tensor.T if self.transposed else tensor).contiguous()
 
 
@@ -88,7 +93,8 @@ class Family:
     dropout: option -> where it acts, one or several names of DROPOUT.
     modules: our module, parameter or buffer -> theirs; several of ours in one key are stacked in
         theirs, and one that a model does not have is left out. stacks: the same in lists of layers.
-        transposed: whether matrices in layers are stored (in, out).
+        transposed: whether matrices in layers are stored (in, out). by_group: whether what is stacked
+        there comes KV head by KV head: the queries of a group, its key, its value, and so on.
     aliases: tensors that repeat another one of theirs under a name of their own.
     may_be_missing: tensors of theirs that old files do not have, where they are zero.
     renamed: patterns of names in old files -> what they are called now.
@@ -111,6 +117,7 @@ class Family:
     fixed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     transposed: bool = False
+    by_group: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     may_be_missing: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -162,23 +169,25 @@ class Family:
     def _entries(self, model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[Weight]:
         for ours, theirs in self.modules.items():
             yield from tensors(state, ours, theirs, False)
+        groups = model.config.num_kv_heads if self.by_group else 1
         for stack in self.stacks:
             for number in range(len(model.get_submodule(stack.ours))):
                 for ours, theirs in stack.modules.items():
                     names = " ".join(f"{stack.ours}.{number}.{name}" for name in ours.split())
                     place = f"{stack.theirs}.{number}.{theirs}"
-                    yield from tensors(state, names, place, self.transposed)
+                    yield from tensors(state, names, place, self.transposed, groups)
 
 
 def tensors(
-    state: Mapping[str, Tensor], ours: str, theirs: str, transposed: bool
+    state: Mapping[str, Tensor], ours: str, theirs: str, transposed: bool, groups: int = 1
 ) -> Iterator[Weight]:
     """The tensors of a module, or of several that are stacked; or the one that has this very name."""
     names = ours.split()
     for kind in ("", ".weight", ".bias"):
         whole = tuple(name + kind for name in names)
         if whole[0] in state:
-            yield Weight(theirs + kind, whole, transposed and state[whole[0]].ndim == 2)
+            is_matrix, own = state[whole[0]].ndim == 2, groups if len(whole) > 1 else 1
+            yield Weight(theirs + kind, whole, transposed and is_matrix, own)
 
 
 def option_error(name: str, value: Any, wanted: str) -> Exception:

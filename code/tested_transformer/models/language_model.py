@@ -24,6 +24,7 @@ from ..layers.blocks import (
     make_stack,
     tokens_so_far,
 )
+from ..layers.blocks import position_ids as real_positions
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.config import BlockConfig
 from ..layers.multi_head import head_size
@@ -148,7 +149,7 @@ class LanguageModel(nn.Module):
         mask, causal = self._masks(mask, real, padded, length, keys)
         x, weights = self.layers(
             x, norm=self.norm, caches=caches, mask=mask, causal=causal,
-            bias=self._bias(positions[:, -keys:], length), position_ids=own,
+            bias=self._bias(real, keys, length), position_ids=own,
             return_weights=return_weights,
         )  # fmt: skip
         logits = x if self.output is None else self.output(x)  # B L V
@@ -172,10 +173,13 @@ class LanguageModel(nn.Module):
             return mask, length > 1
         return combine_masks(mask, causal_mask(length, keys, device=real.device)), False
 
-    def _bias(self, positions: Int[Tensor, "B S"], length: int) -> Float[Tensor, "B H L S"] | None:
-        """ALiBi's bias for all layers, where it is made here."""
+    def _bias(
+        self, real: Bool[Tensor, "B S"], keys: int, length: int
+    ) -> Float[Tensor, "B H L T"] | None:
+        """ALiBi's bias for all layers, where it is made here: by positions that count real tokens."""
         if self.alibi is None:
             return None
+        positions = real_positions(real)[:, -keys:]
         return self.alibi.bias(positions[:, -length:], positions)
 
     @checked

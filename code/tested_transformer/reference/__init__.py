@@ -52,6 +52,7 @@ from .scoring import (
     location_scores,
     predicted_centers,
 )
+from .sinks import sink_attention
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -144,6 +145,7 @@ __all__ = [
     "segmented_embedding",
     "self_attention",
     "shift_matrix",
+    "sink_attention",
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
