@@ -52,6 +52,13 @@ from .scoring import (
     location_scores,
     predicted_centers,
 )
+from .speculative import (
+    accepted_distribution,
+    mean_tokens,
+    sampled_from,
+    speculative_distribution,
+    target_distribution,
+)
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -70,6 +77,7 @@ from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 
 __all__ = [
+    "accepted_distribution",
     "additive_scores",
     "alibi_bias",
     "alibi_slopes",
@@ -119,6 +127,7 @@ __all__ = [
     "mask_tokens",
     "masked_softmax",
     "matmul",
+    "mean_tokens",
     "mel_band",
     "multi_head",
     "network",
@@ -140,6 +149,7 @@ __all__ = [
     "residual_stack",
     "rms_norm",
     "rotary_attention",
+    "sampled_from",
     "scaled_scores",
     "segmented_embedding",
     "self_attention",
@@ -147,8 +157,10 @@ __all__ = [
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
+    "speculative_distribution",
     "stack",
     "swiglu",
+    "target_distribution",
     "tempered_softmax",
     "tiled_attention",
     "top_k",
