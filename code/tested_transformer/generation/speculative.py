@@ -50,7 +50,7 @@ def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " 
 
 @checked(nonempty="V")
 def accept(
-    draft_ids: Annotated[Int[Tensor, " K"], AtLeast(0), Below("V")],
+    draft_ids: Annotated[Int[Tensor, " K"], AtLeast(0), Below("q.shape.1")],
     q: Float[Tensor, "K V"],
     p: Float[Tensor, "N V"],
     choose: Choose,
@@ -215,9 +215,9 @@ def chooser(sampling: Sampling) -> Choose:
 
 def check_pair(target: LanguageModel, draft: object, sampling: Sampling) -> None:
     """Raise if draft and target have different vocabularies, or the sampling depends on the prefix."""
-    if isinstance(draft, LanguageModel) and draft.config.vocab != target.config.vocab:
-        wanted = f"the target's vocabulary of {target.config.vocab}"
-        raise argument_error(ValueError, "draft", f"one of {draft.config.vocab}", wanted)
+    if isinstance(draft, LanguageModel) and draft.config.vocab_size != target.config.vocab_size:
+        wanted = f"the target's vocabulary of {target.config.vocab_size}"
+        raise argument_error(ValueError, "draft", f"one of {draft.config.vocab_size}", wanted)
     if sampling.repetition_penalty != 1.0:
         wanted = "a repetition penalty of 1"
         raise argument_error(ValueError, "sampling", f"{sampling.repetition_penalty}", wanted)
