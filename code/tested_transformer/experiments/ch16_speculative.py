@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_model
 from torch import Tensor
 
+from ..analysis.every_outcome import every_outcome
 from ..generation.sampling import Sampling
 from ..generation.speculative import CachedLogits, distributions, speculative_generate
 from ..models.language_model import LanguageModel
@@ -83,6 +85,46 @@ def overlap(ids: list[int], start: int, draft: str, sampling: Sampling) -> Tenso
     p = probabilities(CachedLogits(load_prose_model()[0])(ids, count))
     q = probabilities(draft_named(draft)(ids, count))
     return torch.minimum(p, q).sum(-1)
+
+
+def table_model(vocab: int, longest: int, *, seed: int) -> Callable[[list[int], int], Tensor]:
+    """A model with random logits after each prefix of at most `longest` tokens, and nothing to compute."""
+    generator = torch.Generator().manual_seed(seed)
+    prefixes = [ids for n in range(longest + 1) for ids in product(range(vocab), repeat=n)]
+    rows = {ids: torch.randn(vocab, generator=generator, dtype=torch.float64) for ids in prefixes}
+
+    def logits(ids: list[int], count: int) -> Tensor:
+        ends = range(len(ids) - count + 1, len(ids) + 1)
+        return torch.stack([rows[tuple(ids[:end])] for end in ends])  # count V
+
+    return logits
+
+
+def round_distribution(
+    one_round: Callable[..., list[int]],
+    target: Callable[[list[int], int], Tensor],
+    draft: Callable[[list[int], int], Tensor],
+    probabilities: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """The distribution of the next three tokens, by a round with two drafted ones, and by the target.
+
+    Where the round gives fewer than three tokens, the target's distribution of the others is taken.
+
+    Returns: two tensors of shape (V, V, V).
+    """
+    first = probabilities(target([], 1))[0]  # V
+    wanted = torch.zeros((len(first),) * 3, dtype=first.dtype)
+    for ids in product(range(len(first)), repeat=2):
+        after_one, after_two = probabilities(target(list(ids), 2))
+        wanted[ids] = first[ids[0]] * after_one[ids[1]] * after_two
+    found = torch.zeros_like(wanted)
+    for tokens, chance in every_outcome(
+        lambda choose: one_round(target, draft, [], 2, probabilities, choose)
+    ):
+        rest = wanted[tuple(tokens)]
+        possible = float(rest.sum()) > 0  # or else the target never begins with these tokens
+        found[tuple(tokens)] += chance * (rest / rest.sum() if possible else 1 / rest.numel())
+    return found, wanted
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

@@ -66,15 +66,20 @@ def accept(
     Raises: TypeError or ValueError that name the argument.
     Source: Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.
     """
-    if len(p) != len(q) + 1:
-        wanted = f"{len(q) + 1} rows, one more than q has"
-        raise argument_error(ValueError, "p", f"{len(p)}", wanted)
+    check_rows(q, p)
     tokens = draft_ids.tolist()
     for n, token in enumerate(tokens):
         accepted = (p[n, token] / q[n, token]).clamp(max=1)
         if not choose(torch.stack([1 - accepted, accepted])):
             return [*tokens[:n], choose(residual(p[n], q[n]))]
     return [*tokens, choose(p[-1])]
+
+
+def check_rows(q: Tensor, p: Tensor) -> None:
+    """Raise unless p has one row more than q."""
+    if len(p) != len(q) + 1:
+        wanted = f"{len(q) + 1} rows, one more than q has"
+        raise argument_error(ValueError, "p", f"{len(p)}", wanted)
 
 
 @checked
