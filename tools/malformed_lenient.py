@@ -48,6 +48,6 @@ UNASKED = ("specs", "reader.assertions", "homework.checks")
 RECORDS = set(
     "Assignment AttentionWeights Counted Counts DeepNormConstants Device Evaluation Generated "
     "History Hunt HuntVerdict NumberTranslation Marks MaskReport Mistake NumberPicture Pair PartMarks "
-    "Partial Parts Picture ScoreStatistics SettingsPicture Source Split Submission Task "
-    "Written".split()
+    "Partial Parts Picture ScoreStatistics SettingsPicture Source Speculated Split Submission "
+    "Task Written".split()
 )

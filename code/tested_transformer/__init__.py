@@ -77,12 +77,16 @@ PUBLIC = {
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.masked_state": "MaskedCausalState",
     "generation.sampling": "top_k_filter top_p_filter repetition_penalty Sampling",
+    "generation.speculative": (
+        "accept CachedLogits residual Speculated speculative_generate speculative_round"
+    ),
     "analysis.library_conventions": "compare_libraries",
     "analysis.counts": (
         "count_activations count_flops count_parameters Counts measure_activations measure_flops "
         "measure_parameters side_by_side"
     ),
     "analysis.describe_mask": "describe_mask",
+    "analysis.every_outcome": "every_outcome",
     "analysis.translation": "find_mistakes translate",
     "errors": "BackendError",
     "specs": "pitfall",

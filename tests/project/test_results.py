@@ -53,6 +53,8 @@ def test_no_row_stands_twice(name):
         "lr",
         "seed",
         "order",
+        "draft",
+        "length",
     )
     named = [tuple(row.get(key) for key in keys) for row in rows]
     assert rows

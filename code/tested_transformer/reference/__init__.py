@@ -53,6 +53,13 @@ from .scoring import (
     predicted_centers,
 )
 from .sinks import sink_attention
+from .speculative import (
+    accepted_distribution,
+    mean_tokens,
+    sampled_from,
+    speculative_distribution,
+    target_distribution,
+)
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -71,6 +78,7 @@ from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 
 __all__ = [
+    "accepted_distribution",
     "additive_scores",
     "alibi_bias",
     "alibi_slopes",
@@ -120,6 +128,7 @@ __all__ = [
     "mask_tokens",
     "masked_softmax",
     "matmul",
+    "mean_tokens",
     "mel_band",
     "multi_head",
     "network",
@@ -141,6 +150,7 @@ __all__ = [
     "residual_stack",
     "rms_norm",
     "rotary_attention",
+    "sampled_from",
     "scaled_scores",
     "segmented_embedding",
     "self_attention",
@@ -149,8 +159,10 @@ __all__ = [
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
+    "speculative_distribution",
     "stack",
     "swiglu",
+    "target_distribution",
     "tempered_softmax",
     "tiled_attention",
     "top_k",

@@ -1,0 +1,1 @@
+"""The Specs of speculative decoding."""
