@@ -48,6 +48,7 @@ from tested_transformer.layers.cache import (
 )
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
+from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
@@ -55,6 +56,7 @@ from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
 from tested_transformer.models.bert import BertConfig
 from tested_transformer.models.falcon import FalconConfig
+from tested_transformer.models.gpt_oss import GptOssConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
 from tested_transformer.models.recurrent import (
@@ -262,6 +264,10 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LinearScaling: lambda: LinearScaling(2.0),
     Llama3Scaling: lambda: Llama3Scaling(2.0, 1.0, 4.0, 8),
     YarnScaling: lambda: YarnScaling(2.0, 8),
+    ExpertsConfig: lambda: ExpertsConfig(num_experts=4, num_chosen=2, d_expert=3),
+    GptOssConfig: lambda: GptOssConfig(
+        11, d_model=8, num_heads=2, num_layers=2, num_experts=4, num_chosen=2, positions="rotary"
+    ),
     ScaledRotaryPositions: lambda: ScaledRotaryPositions(4, LinearScaling(2.0)),
     MaskedCausalState: lambda: fed(MaskedCausalState(small_gpt(), visible(2, 1))),
     KeyValueCache: filled_cache,
@@ -439,6 +445,21 @@ VALUES: dict[str, Callable[[], Any]] = {
     "from_pretrained.folder": pretrained_folder,
     "save_pretrained.model": small_gpt,
     "Llama3Scaling.high_freq_factor": lambda: 4.0,
+    "LanguageModelConfig.latent": lambda: (
+        None
+    ),  # another option's right value would be wrong with one
+    "FalconConfig.latent": lambda: None,
+    "GptOssConfig.latent": lambda: None,
+    "GptOssConfig.windowed": lambda: (True, False) * 3,
+    "MscaleYarnScaling.fast_turns": lambda: 32.0,
+    "sigmoid_routing.num_groups": lambda: 1,
+    "sigmoid_routing.num_kept_groups": lambda: 1,
+    "softmax_routing.num_groups": lambda: 1,
+    "softmax_routing.num_kept_groups": lambda: 1,
+    "route.num_groups": lambda: 1,
+    "route.num_kept_groups": lambda: 1,
+    "ExpertsConfig.num_groups": lambda: 1,
+    "ExpertsConfig.num_kept_groups": lambda: 1,
     "YarnScaling.fast_turns": lambda: 32.0,
     "Recipe.patience": lambda: None,
     "batches": lambda: [data.make_batch(PAIRS, vocabulary(), vocabulary())],

@@ -14,6 +14,7 @@ PUBLIC = {
         "padding_mask_from_tokens prefix_mask window_mask"
     ),
     "functional.packed": "packed_attention",
+    "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
     ),
@@ -26,6 +27,7 @@ PUBLIC = {
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
+    "positions.mscale": "MscaleYarnScaling",
     "positions.protocol": "PositionScheme",
     "positions.relative": (
         "relative_attention relative_distances RelativeAttention RelativePositions"
@@ -34,10 +36,12 @@ PUBLIC = {
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
+    "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.head_by_head": "HeadByHead",
-    "layers.latent_attention": "LatentAttention",
+    "layers.latent_attention": "LatentAttention LatentConfig",
+    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.parallel_layer": "ParallelLayer",
@@ -52,6 +56,7 @@ PUBLIC = {
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
     "models.falcon": "Falcon FalconConfig",
+    "models.gpt_oss": "GptOss GptOssConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",

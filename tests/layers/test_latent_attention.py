@@ -42,8 +42,8 @@ def theirs_and_ours(query_latent):
     ours = layer(bias=True, d_query_latent=query_latent)
     names = {
         "down": "kv_a_proj_with_mqa", "latent_norm": "kv_a_layernorm", "up": "kv_b_proj",
-        "output": "o_proj", "query": "q_proj" if query_latent is None else "q_b_proj",
-        "query_down": "q_a_proj", "query_norm": "q_a_layernorm",
+        "output": "o_proj", "query": "q_proj", "query_down": "q_a_proj",
+        "query_norm": "q_a_layernorm", "query_up": "q_b_proj",
     }  # fmt: skip
     split = (name.rpartition(".") for name in ours.state_dict())
     theirs.load_state_dict({f"{names[m]}.{p}": ours.state_dict()[f"{m}.{p}"] for m, _, p in split})

@@ -26,6 +26,7 @@ from tested_transformer.models.loading import (
     from_pretrained,
     save_pretrained,
 )
+from tested_transformer.positions.mscale import MscaleYarnScaling
 from tested_transformer.positions.scaled_rotary import Llama3Scaling, YarnScaling
 from tested_transformer.specs.contract import contract
 
@@ -37,8 +38,12 @@ CLASSES = {
     "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, hf.Qwen3Model),
     "gpt_bigcode": (hf.GPTBigCodeConfig, hf.GPTBigCodeForCausalLM, hf.GPTBigCodeModel),
     "falcon": (hf.FalconConfig, hf.FalconForCausalLM, hf.FalconModel),
+    "deepseek_v2": (hf.DeepseekV2Config, hf.DeepseekV2ForCausalLM, hf.DeepseekV2Model),
+    "gpt_oss": (hf.GptOssConfig, hf.GptOssForCausalLM, hf.GptOssModel),
+    "deepseek_v3": (hf.DeepseekV3Config, hf.DeepseekV3ForCausalLM, hf.DeepseekV3Model),
 }
 GPTS = ("gpt2", "openai-gpt", "gpt_bigcode")
+EAGER = ("openai-gpt", "gpt_oss")  # they know no other attention
 GPT = {
     "vocab_size": 17, "n_positions": 40, "n_embd": 12, "n_layer": 3, "n_head": 3,
     "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0,
@@ -54,7 +59,22 @@ FALCON = {
     "ffn_hidden_size": 40, "max_position_embeddings": 40, "bos_token_id": 0, "eos_token_id": 2,
     "pad_token_id": PAD,
 }  # fmt: skip
-SIZES = dict.fromkeys(GPTS, GPT) | {"falcon": FALCON}
+DEEPSEEK = {
+    "vocab_size": 17, "hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 3,
+    "num_attention_heads": 3, "num_key_value_heads": 3, "q_lora_rank": 7, "kv_lora_rank": 10,
+    "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "first_k_dense_replace": 1,
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 8,
+    "n_shared_experts": 2, "n_group": 3, "topk_group": 2, "max_position_embeddings": 40,
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD, "experts_implementation": "eager",
+}  # fmt: skip
+GPT_OSS = LLAMA | {
+    "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 3, "swiglu_limit": 0.7,
+    "experts_implementation": "eager",
+}  # fmt: skip
+SIZES = dict.fromkeys(GPTS, GPT) | {
+    "falcon": FALCON, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
+    "gpt_oss": GPT_OSS,
+}  # fmt: skip
 # Its four frequencies at base 100 make 4.8, 1.5, 0.48 and 0.15 turns in 30 tokens: one stays, one lies
 # between, two are divided.
 STRETCHED = {
@@ -65,6 +85,8 @@ STRETCHED_BY_YARN = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.2,
     "original_max_position_embeddings": 30,
 }  # fmt: skip
+# As the released configurations have them: 0.707 twice in V2, 1 twice in V3.
+EVEN, UNEVEN = ({"mscale": m, "mscale_all_dim": n} for m, n in ((0.707, 0.707), (0.6, 1.3)))
 VARIANTS = {
     "gpt2": [
         {},
@@ -143,7 +165,41 @@ VARIANTS = {
         {"alibi": True, "new_decoder_architecture": True, "num_kv_heads": 2},
         {"head": False, "new_decoder_architecture": True, "num_kv_heads": 2},
     ],
-}
+    "deepseek_v2": [
+        {"topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
+        {
+            "q_lora_rank": None, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4,
+            "rope_scaling": STRETCHED_BY_YARN | EVEN,
+        },
+        {
+            "attention_bias": True, "mlp_bias": True, "first_k_dense_replace": 0,
+            "n_shared_experts": 1, "rope_parameters": STRETCHED_BY_YARN | UNEVEN,
+        },
+        {"head": False, "rms_norm_eps": 1e-2, "rope_parameters": STRETCHED_BY_YARN},
+    ],
+    "gpt_oss": [
+        {},
+        {
+            "sliding_window": 4, "rope_parameters": STRETCHED_BY_YARN | {"truncate": False},
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+        {
+            "attention_bias": False, "num_key_value_heads": 1, "tie_word_embeddings": True,
+            "layer_types": ["full_attention"] * 3, "swiglu_alpha": 1.0, "rms_norm_eps": 1e-2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+        },
+        {"head": False, "layer_types": ["sliding_attention"] * 3, "swiglu_limit": 5.0},
+    ],
+    "deepseek_v3": [
+        {"rope_scaling": STRETCHED_BY_YARN | EVEN},
+        {
+            "norm_topk_prob": False, "rope_interleave": False, "attention_bias": True,
+            "rope_parameters": STRETCHED_BY_YARN | UNEVEN,
+        },
+        {"q_lora_rank": None, "n_group": 2, "topk_group": 1, "tie_word_embeddings": True},
+        {"head": False, "first_k_dense_replace": 3, "n_shared_experts": 1},
+    ],
+}  # fmt: skip
 EACH = pytest.mark.parametrize("kind", CLASSES)
 EVERY = pytest.mark.parametrize(
     ("kind", "changes"), [(kind, each) for kind, several in VARIANTS.items() for each in several]
@@ -154,7 +210,12 @@ def small(kind, seed=0, attention="eager", *, head=True, **changes):
     """A model of the family with random weights, all sizes different."""
     config, model = CLASSES[kind][0], CLASSES[kind][1 if head else 2]
     options = SIZES.get(kind, LLAMA) | changes
-    return shake(model(config(**options, attn_implementation=attention)), seed).eval()
+    theirs = model(config(**options, attn_implementation=attention))
+    for name, buffer in theirs.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # of both signs, and as large as the scores
+            generator = torch.Generator().manual_seed(seed)
+            buffer.copy_(0.5 * torch.randn(buffer.shape, generator=generator))
+    return shake(theirs, seed).eval()
 
 
 def texts(seed, padding, batch=3, length=9):
@@ -192,15 +253,34 @@ def assert_agree(theirs, ids, mask, positions=None):
         parameters = twin.named_parameters(remove_duplicate=False)
         gradients = {name: each.grad for name, each in parameters}
         if module is ours:
-            gradients = {w.name: w.to_disk(gradients) for w in family.weights(twin)}
+            weights = [w for w in family.weights(twin) if w.ours[0] in gradients]  # no buffers
+            gradients = {w.name: w.to_disk(gradients) for w in weights}
         elif not hasattr(theirs, "lm_head"):
             gradients = {family.base + name: each for name, each in gradients.items()}
         elif theirs.config.tie_word_embeddings:
             del gradients["lm_head.weight"]
+        if "deepseek" in kind_of(theirs) and module is not ours:
+            gradients = by_expert(gradients)
         return {"logits": [logits], "gradients": [gradients[name] for name in sorted(gradients)]}
 
     same = assert_same_numbers if kind_of(theirs) in ("gpt2", "openai-gpt") else assert_float32_same
     same(lambda dtype: run(dtype, ours), lambda dtype: run(dtype, theirs))
+
+
+def by_expert(gradients):
+    """With the names that experts have on disk: transformers stacks them, gate over up."""
+    found = {}
+    for name, gradient in gradients.items():
+        place, _, last = name.rpartition(".")
+        pieces = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+        if not place.endswith(".experts"):
+            found[name] = gradient
+            continue
+        for number, expert in enumerate(gradient):
+            halves = expert.chunk(len(pieces[last]))
+            for piece, half in zip(pieces[last], halves, strict=True):
+                found[f"{place}.{number}.{piece}.weight"] = half
+    return found
 
 
 def kind_of(theirs):
@@ -215,7 +295,7 @@ def kind_of(theirs):
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_logits_and_gradients(kind, changes, padding):
     """Angles, norms and softmax of Llama's heirs are float32 in theirs, so float64 is GPT's alone."""
-    attention = "eager" if padding == "left" or kind == "openai-gpt" else "sdpa"
+    attention = "eager" if padding == "left" or kind in EAGER else "sdpa"
     if changes.get("alibi"):  # which eager adds twice, see below
         attention = "sdpa"
     assert_agree(small(kind, 1, attention, **changes), *texts(1, padding))
@@ -279,7 +359,7 @@ OURS = {"max_new": 12, "eos": 2, "padding": PAD}
 
 def talker(kind, seed, **changes):
     """A model whose choices are clear, and which never generates padding."""
-    theirs = small(kind, seed, "eager" if kind == "openai-gpt" else "sdpa", **changes).double()
+    theirs = small(kind, seed, "eager" if kind in EAGER else "sdpa", **changes).double()
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             if parameter.ndim > 1 and "embed" not in name:
@@ -288,7 +368,16 @@ def talker(kind, seed, **changes):
     return theirs
 
 
-CHANGES = {"mistral": {"sliding_window": 3}, "llama": {"rope_parameters": STRETCHED}}
+CHANGES = {
+    "mistral": {"sliding_window": 3},
+    "llama": {"rope_parameters": STRETCHED},
+    "deepseek_v2": {
+        "num_hidden_layers": 2, "topk_method": "group_limited_greedy",
+        "rope_parameters": STRETCHED_BY_YARN | EVEN,
+    },
+    "deepseek_v3": {"num_hidden_layers": 2, "rope_parameters": STRETCHED_BY_YARN | UNEVEN},
+    "gpt_oss": {"num_hidden_layers": 2},
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -601,6 +690,50 @@ REAL = {
         },
         596_049_920,
     ),
+    "deepseek-v2-lite": (
+        {
+            "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+            "attention_bias": False, "attention_dropout": 0.0, "aux_loss_alpha": 0.001,
+            "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"},
+            "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1,
+            "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+            "intermediate_size": 10944, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+            "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1,
+            "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
+            "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27,
+            "num_key_value_heads": 16, "pretraining_tp": 1, "q_lora_rank": None,
+            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+            "rope_scaling": {
+                "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
+                "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn",
+            },
+            "rope_theta": 10000, "routed_scaling_factor": 1.0, "scoring_func": "softmax",
+            "seq_aux": True, "tie_word_embeddings": False, "topk_group": 1,
+            "topk_method": "greedy", "torch_dtype": "bfloat16", "use_cache": True,
+            "v_head_dim": 128, "vocab_size": 102400,
+        },
+        15_706_484_224,
+    ),
+    "gpt-oss-20b": (
+        {
+            "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+            "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002,
+            "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+            "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+            "layer_types": ["sliding_attention", "full_attention"] * 12,
+            "max_position_embeddings": 131072, "num_attention_heads": 64,
+            "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+            "num_local_experts": 32, "output_router_logits": False, "pad_token_id": 199999,
+            "rms_norm_eps": 1e-05, "rope_scaling": {
+                "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
+                "original_max_position_embeddings": 4096, "truncate": False,
+            },
+            "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+            "swiglu_limit": 7.0, "tie_word_embeddings": False, "use_cache": True,
+            "vocab_size": 201088,
+        },
+        20_914_757_184,
+    ),
 }  # fmt: skip
 
 
@@ -622,6 +755,8 @@ def test_real_configurations_are_read_whole(name, tmp_path):
     scalings = {
         "llama-3.1-8b": Llama3Scaling(8.0, 1.0, 4.0, 8192),
         "yarn-llama-2-7b-128k": YarnScaling(32.0, 4096),
+        "deepseek-v2-lite": MscaleYarnScaling(40, 4096, mscale=0.707, mscale_all_dim=0.707),
+        "gpt-oss-20b": YarnScaling(32.0, 4096, truncate=False),
     }
     assert ours.config.rotary_scaling == scalings.get(name)
 
@@ -747,6 +882,41 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
         ),
         ("llama", {"pad_token_id": 17}, "pad_token_id: expected an int from -17 to 16, got 17"),
         ("mistral", {"attention_bias": True}, "attention_bias: expected no such option of mistral"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: expected False, got True"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: expected .*, got 'noaux_tc'"),
+        ("deepseek_v2", {"n_shared_experts": None}, "n_shared_experts: expected an int of at"),
+        ("deepseek_v2", {"hidden_size": 10}, "hidden_size: expected a multiple of num_att"),
+        (
+            "deepseek_v2",
+            {"num_key_value_heads": 1},
+            "num_key_value_heads: expected num_attention_heads = 3: each .*, got 1",
+        ),
+        (
+            "deepseek_v2",
+            {"rope_parameters": STRETCHED_BY_YARN | {"mscale_all_dim": 0.7}},
+            "rope_parameters: expected factor, .*, mscale, mscale_all_dim with rope_type 'yarn'",
+        ),
+        ("deepseek_v3", {"scoring_func": "softmax"}, 'scoring_func: expected "sigmoid", got'),
+        (
+            "deepseek_v3",
+            {"topk_group": 1, "num_experts_per_tok": 3},
+            "num_chosen: expected at most",
+        ),
+        ("deepseek_v3", {"n_group": 4}, "num_groups: expected a number that divides the 6 experts"),
+        (
+            "deepseek_v3",
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config: expected no such option of deepseek_v3, .*fp8",
+        ),
+        ("gpt_oss", {"layer_types": MIXED[:1]}, "layer_types: expected .* for each of 2 layers"),
+        ("gpt_oss", {"layer_types": ["chunked"] * 2}, 'layer_types: expected "full_attention" or'),
+        ("gpt_oss", {"sliding_window": None}, 'sliding_window: expected an int, with "sliding'),
+        ("gpt_oss", {"hidden_act": "gelu"}, 'hidden_act: expected "silu" or "swish"'),
+        (
+            "gpt_oss",
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            "no such option of gpt_oss",
+        ),
         ("gpt_bigcode", {"scale_attn_weights": False}, "scale_attn_weights: expected True, got F"),
         ("gpt_bigcode", {"add_cross_attention": True}, "cross_attention: expected False, got True"),
         ("gpt_bigcode", {"activation_function": "tanh"}, "activation_function: .*, got 'tanh'"),

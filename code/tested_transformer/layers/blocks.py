@@ -85,17 +85,25 @@ class EncoderLayer(nn.Module):
     """Self-attention over the whole sequence, then the feed-forward network for each token alone.
 
     With causal=True a token attends to the tokens so far: the layer of a model without an encoder.
-    alpha: DeepNorm's. attention: more options of `MultiHeadAttention`.
+    alpha: DeepNorm's. feed_forward: one of another kind than the configuration's. attention: more options
+    of `MultiHeadAttention`, or of the class that `kind` names.
 
     Shapes: x (B, S, D) -> (B, S, D), and the attention weights (B, H, S, S) with return_weights.
     Source: Vaswani et al. 2017, section 3.1.
     """
 
     @checked
-    def __init__(self, config: BlockConfig, alpha: float = 1.0, **attention: Any) -> None:
+    def __init__(
+        self,
+        config: BlockConfig,
+        alpha: float = 1.0,
+        *,
+        feed_forward: nn.Module | None = None,
+        **attention: Any,
+    ) -> None:
         super().__init__()
         self.attention = make_attention(config, **attention)
-        self.feed_forward = make_feed_forward(config)
+        self.feed_forward = make_feed_forward(config) if feed_forward is None else feed_forward
         self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(2))
 
     def forward(
@@ -169,8 +177,8 @@ def attention_sublayer(
 
 
 def make_attention(
-    config: BlockConfig, *, kind: type[MultiHeadAttention] = MultiHeadAttention, **options: Any
-) -> MultiHeadAttention:
+    config: BlockConfig, *, kind: type[nn.Module] = MultiHeadAttention, **options: Any
+) -> nn.Module:
     """Multi-head attention of the configuration's size; kind: a class of its own."""
     options = {"bias": config.bias, "dropout": config.dropout} | options
     return kind(config.d_model, config.num_heads, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -11,12 +13,29 @@ from ..functional.attention import Backend
 from ..functional.latent import absorbed_latent_attention, latent_attention
 from ..positions.protocol import PositionScheme
 from ..positions.rotary import RotaryPositions
-from ..shapes import checked
+from ..shapes import check_fields, checked
 from .cache import AttentionCache
 from .multi_head import concat_heads, split_heads
 from .norms import RMSNorm
 
-__all__ = ["LatentAttention"]
+__all__ = ["LatentAttention", "LatentConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig:
+    """The sizes of a latent attention, besides the model's d_model, num_heads and d_head.
+
+    Raises: TypeError or ValueError that name the field.
+    Source: DeepSeek-AI 2024 (DeepSeek-V2), section 2.1 and table 1.
+    """
+
+    d_latent: PositiveInt
+    d_rotary: PositiveInt
+    d_value: PositiveInt | None = None  # features per head; None: those of a head's key
+    d_query_latent: PositiveInt | None = None  # None: queries come from the token itself
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class LatentAttention(nn.Module):
@@ -25,7 +44,7 @@ class LatentAttention(nn.Module):
     `down` makes of each token a latent of d_latent features and a rotary key of d_rotary, both for all
     heads; `up` makes of the latent each head's key and value. The cache keeps d_latent + d_rotary numbers
     per token, whatever the number of heads. Linear layers `query`, `down`, `up` and `output`; with
-    d_query_latent the queries come from a latent too, by `query_down`, `query_norm` and `query`.
+    d_query_latent the queries come from a latent too: `query_down`, `query_norm`, `query_up`, no `query`.
 
     positions: a scheme whose `rotate` turns rotary queries and keys; RotaryPositions by default. scale:
         of the scores, 1 / sqrt(d_head + d_rotary) by default.
@@ -56,13 +75,14 @@ class LatentAttention(nn.Module):
     ) -> None:
         super().__init__()
         d_value = d_head if d_value is None else d_value
-        self.query_down = self.query_norm = None
-        if d_query_latent is not None:
+        d_queries = num_heads * (d_head + d_rotary)
+        self.query = self.query_down = self.query_norm = self.query_up = None
+        if d_query_latent is None:
+            self.query = nn.Linear(d_model, d_queries, bias=False)
+        else:
             self.query_down = nn.Linear(d_model, d_query_latent, bias=bias)
             self.query_norm = RMSNorm(d_query_latent, eps=norm_eps)
-        self.query = nn.Linear(
-            d_query_latent or d_model, num_heads * (d_head + d_rotary), bias=False
-        )
+            self.query_up = nn.Linear(d_query_latent, d_queries, bias=False)
         self.down = nn.Linear(d_model, d_latent + d_rotary, bias=bias)
         self.latent_norm = RMSNorm(d_latent, eps=norm_eps)
         self.up = nn.Linear(d_latent, num_heads * (d_head + d_value), bias=False)
@@ -113,9 +133,10 @@ class LatentAttention(nn.Module):
 
     def _queries(self, x: Tensor) -> Tensor:
         """Queries and rotary queries of all heads, side by side: (B, H, L, d + r)."""
-        if self.query_down is not None:
-            x = self.query_norm(self.query_down(x))
-        return split_heads(self.query(x), self.num_heads)
+        if self.query is not None:
+            return split_heads(self.query(x), self.num_heads)
+        latent = self.query_norm(self.query_down(x))  # B L c'
+        return split_heads(self.query_up(latent), self.num_heads)
 
     def _up(self) -> tuple[Tensor, Tensor]:
         """The matrices that make keys and values of a latent: (H, d, c) and (H, dv, c)."""

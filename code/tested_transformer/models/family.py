@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ..bounds import one_of
 from ..errors import argument_error
 from ..layers.blocks import Embedding
 from ..layers.feed_forward import FeedForward
+from ..layers.latent_attention import LatentAttention
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.residual import Residual
 from ..layers.segmented_embedding import SegmentedEmbedding
@@ -92,9 +94,11 @@ class Family:
         model. write: the way back.
     dropout: option -> where it acts, one or several names of DROPOUT.
     modules: our module, parameter or buffer -> theirs; several of ours in one key are stacked in
-        theirs, and one that a model does not have is left out. stacks: the same in lists of layers.
+        theirs, and one that a model does not have is left out. stacks: the same in lists of layers; a *
+        there stands for 0, 1, 2 ... in a list that a layer has.
         transposed: whether matrices in layers are stored (in, out). by_group: whether what is stacked
         there comes KV head by KV head: the queries of a group, its key, its value, and so on.
+    float32: a pattern of tensors that may be of float32 beside weights of half precision.
     aliases: tensors that repeat another one of theirs under a name of their own.
     may_be_missing: tensors of theirs that old files do not have, where they are zero.
     renamed: patterns of names in old files -> what they are called now.
@@ -122,6 +126,7 @@ class Family:
     may_be_missing: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
     leftovers: str = r"(?!)"  # nothing
+    float32: str = r"(?!)"
     frozen_padding: tuple[str, ...] = ()
 
     def options(self, theirs: Options) -> dict[str, Any]:
@@ -175,7 +180,20 @@ class Family:
                 for ours, theirs in stack.modules.items():
                     names = " ".join(f"{stack.ours}.{number}.{name}" for name in ours.split())
                     place = f"{stack.theirs}.{number}.{theirs}"
-                    yield from tensors(state, names, place, self.transposed, groups)
+                    yield from listed(state, names, place, self.transposed, groups)
+
+
+def listed(state: Mapping[str, Tensor], ours: str, theirs: str, *stored: Any) -> Iterator[Weight]:
+    """The tensors of a module, or with a * in its name, those of a whole list of modules."""
+    if "*" not in ours:
+        yield from tensors(state, ours, theirs, *stored)
+        return
+    for number in count():
+        names = [name.replace("*", str(number)) for name in (ours, theirs)]
+        found = list(tensors(state, *names, *stored))
+        if not found:
+            return
+        yield from found
 
 
 def tensors(
@@ -211,7 +229,7 @@ def name_of(ours: str, known: Mapping[str, str]) -> str:
 
 DROPOUT = {  # where it acts: the kind of module, the part of it that drops out, the name of p there
     "embedding": ((Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem), "dropout", "p"),
-    "attention": (MultiHeadAttention, "", "dropout"),
+    "attention": ((MultiHeadAttention, LatentAttention), "", "dropout"),
     "residual": (Residual, "dropout", "p"),
     "feed_forward": (FeedForward, "dropout", "p"),
 }

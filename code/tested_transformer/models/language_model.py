@@ -27,10 +27,13 @@ from ..layers.blocks import (
 from ..layers.blocks import position_ids as real_positions
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.config import BlockConfig
+from ..layers.latent_attention import LatentAttention, LatentConfig
+from ..layers.moe import ExpertsConfig, MixtureOfExperts
 from ..layers.multi_head import head_size
 from ..layers.qk_norm import QKNormAttention
 from ..layers.residual import deepnorm_constants
 from ..positions.alibi import ALiBi
+from ..positions.mscale import MscaleYarnScaling
 from ..positions.protocol import PositionScheme
 from ..positions.rotary import RotaryPositions
 from ..positions.scaled_rotary import ScaledRotaryPositions, Scaling
@@ -46,7 +49,7 @@ class LanguageModelConfig(BlockConfig):
     GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
     pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
     position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
-    Mistral adds a window, Qwen3 qk_norm.
+    Mistral adds a window, Qwen3 qk_norm, DeepSeek latent and experts.
 
     Raises: TypeError or ValueError that name the field.
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
@@ -64,7 +67,9 @@ class LanguageModelConfig(BlockConfig):
     rotary_base: PositiveFloat = 10000.0
     rotary_scaling: Scaling | None = None
     qk_norm: bool = False  # an RMSNorm of each query and key, see QKNormAttention
-    attention_bias: bool | None = None  # in the four layers of attention; None: as bias
+    latent: LatentConfig | None = None  # see LatentAttention; d_head then is without d_rotary
+    experts: ExpertsConfig | None = None  # see MixtureOfExperts
+    attention_bias: bool | None = None  # in the layers of attention; None: as bias
     pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0
     head: bool = True  # False: no output layer, the model returns the last hidden states
 
@@ -75,6 +80,21 @@ class LanguageModelConfig(BlockConfig):
         biased = self.bias if self.attention_bias is None else self.attention_bias
         object.__setattr__(self, "attention_bias", biased)
         object.__setattr__(self, "d_head", head_size(self.d_model, self.num_heads, self.d_head))
+        if self.latent is not None:
+            self._check_latent()
+        elif isinstance(self.rotary_scaling, MscaleYarnScaling):
+            wanted = "another scaling: this one scales the scores of a latent attention"
+            raise argument_error(ValueError, "rotary_scaling", repr(self.rotary_scaling), wanted)
+
+    def _check_latent(self) -> None:
+        """Raise for options that latent attention does not have: its keys are made for every query head."""
+        needed = {
+            "num_kv_heads": self.num_heads, "window": None, "positions": "rotary", "qk_norm": False,
+        }  # fmt: skip
+        for name, wanted in needed.items():
+            if getattr(self, name) != wanted:
+                came = repr(getattr(self, name))
+                raise argument_error(ValueError, name, came, f"{wanted!r}, with latent attention")
 
 
 class LanguageModel(nn.Module):
@@ -106,13 +126,10 @@ class LanguageModel(nn.Module):
         self.takes_positions = config.positions not in ("none", "alibi")
         # In a layer ALiBi counts along the sequence; with padding in it, the model counts real tokens.
         self.alibi = scheme if isinstance(scheme, ALiBi) and config.pad_id is not None else None
-        layer = partial(
-            EncoderLayer, config, alpha, num_kv_heads=config.num_kv_heads, d_head=config.d_head,
-            window=config.window, positions=scheme if self.alibi is None else None,
-            bias=config.attention_bias, **attention_kind(config),
-        )  # fmt: skip
+        options = {"alpha": alpha, "positions": scheme if self.alibi is None else None}
         self.embedding = Embedding(config.vocab_size, config)
-        self.layers = make_stack(config, (layer() for _ in range(config.num_layers)))
+        numbers = range(config.num_layers)
+        self.layers = make_stack(config, (self._make_layer(n, **options) for n in numbers))
         needs_norm = config.norm_placement in ("pre", "resi_dual")
         self.norm = make_norm(config) if needs_norm else None
         self.output = None
@@ -145,15 +162,21 @@ class LanguageModel(nn.Module):
         own = positions[:, -length:] if position_ids is None else position_ids
         x = self.embedding(ids, own, num_positions(real, position_ids))
         caches = None if cache is None else [layer.own for layer in cache.layers]
-        keys = length if cache is None else caches[0].num_keys(length)  # with a window not all S
+        keys = length if cache is None else max(own.num_keys(length) for own in caches)
         mask, causal = self._masks(mask, real, padded, length, keys)
         x, weights = self.layers(
             x, norm=self.norm, caches=caches, mask=mask, causal=causal,
-            bias=self._bias(real, keys, length), position_ids=own,
-            return_weights=return_weights,
+            position_ids=own, return_weights=return_weights,
+            **self._biases(real, keys, length),
         )  # fmt: skip
         logits = x if self.output is None else self.output(x)  # B L V
         return (logits, [own for (own,) in weights]) if return_weights else logits
+
+    def _make_layer(self, number: int, **options: Any) -> EncoderLayer:
+        """Layer `number`, counted from 0: a family may have layers of several kinds."""
+        mixture = make_mixture(self.config, number)
+        kind = attention_kind(self.config)
+        return EncoderLayer(self.config, feed_forward=mixture, **kind, **options)
 
     def _check_positions(self, position_ids: Tensor | None) -> None:
         """Raise if positions are given to a model that has none, or counts them in a bias."""
@@ -173,14 +196,12 @@ class LanguageModel(nn.Module):
             return mask, length > 1
         return combine_masks(mask, causal_mask(length, keys, device=real.device)), False
 
-    def _bias(
-        self, real: Bool[Tensor, "B S"], keys: int, length: int
-    ) -> Float[Tensor, "B H L T"] | None:
+    def _biases(self, real: Bool[Tensor, "B S"], keys: int, length: int) -> dict[str, Tensor]:
         """ALiBi's bias for all layers, where it is made here: by positions that count real tokens."""
         if self.alibi is None:
-            return None
+            return {}
         positions = real_positions(real)[:, -keys:]
-        return self.alibi.bias(positions[:, -length:], positions)
+        return {"bias": self.alibi.bias(positions[:, -length:], positions)}
 
     @checked
     def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
@@ -201,15 +222,38 @@ def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:
     """The scheme that acts in the attention of every layer, if there is one."""
     if config.positions == "rotary":
         options = {"base": config.rotary_base, "layout": config.position_layout}
+        size = config.d_head if config.latent is None else config.latent.d_rotary
         if config.rotary_scaling is None:
-            return RotaryPositions(config.d_head, **options)
-        return ScaledRotaryPositions(config.d_head, config.rotary_scaling, **options)
+            return RotaryPositions(size, **options)
+        return ScaledRotaryPositions(size, config.rotary_scaling, **options)
     return ALiBi(config.num_heads) if config.positions == "alibi" else None
 
 
 def attention_kind(config: LanguageModelConfig) -> dict[str, Any]:
-    """Options of an attention layer other than the usual one."""
-    return {"kind": QKNormAttention, "norm_eps": config.norm_eps} if config.qk_norm else {}
+    """The class of the attention layers, and its options besides positions."""
+    options = {"d_head": config.d_head, "bias": config.attention_bias}
+    if config.latent is not None:
+        return (
+            options | {"kind": LatentAttention, "scale": latent_scale(config)} | vars(config.latent)
+        )
+    options |= {"num_kv_heads": config.num_kv_heads, "window": config.window}
+    if config.qk_norm:
+        options |= {"kind": QKNormAttention, "norm_eps": config.norm_eps}
+    return options
+
+
+def latent_scale(config: LanguageModelConfig) -> float | None:
+    """The scale of a latent attention's scores, where YaRN changes it; None: the usual one."""
+    if not isinstance(config.rotary_scaling, MscaleYarnScaling):
+        return None
+    return config.rotary_scaling.score_factor * (config.d_head + config.latent.d_rotary) ** -0.5
+
+
+def make_mixture(config: LanguageModelConfig, number: int) -> MixtureOfExperts | None:
+    """The mixture of experts of a layer, if it has one."""
+    if config.experts is None or number < config.experts.num_dense:
+        return None
+    return MixtureOfExperts(config.d_model, config.experts, bias=config.bias)
 
 
 def num_positions(real: Bool[Tensor, "B S"], position_ids: Tensor | None) -> int:

@@ -44,11 +44,11 @@ FAMILIES = discovered()
 def from_pretrained(folder: str | Path) -> nn.Module:
     """The model that `save_pretrained` of transformers wrote into a folder: same weights, same logits.
 
-    Families are found by `model_type` in `models/families`: gpt2, openai-gpt, gpt_bigcode, llama, mistral,
-    qwen3, falcon, bert, albert, bart, mbart, marian, vit and whisper. `architectures` in config.json names the head, or none
-    (GPT2Model and the like). Weights keep the dtype in which they are stored; the model is on the
-    processor and in eval mode, its dropout that of the configuration. Padding is known by
-    `attention_mask` alone.
+    Families are found by `model_type` in `models/families`: gpt2, openai-gpt, gpt_bigcode, gpt_oss, llama,
+    mistral, qwen3, falcon, deepseek_v2, deepseek_v3, bert, albert, bart, mbart, marian, vit and whisper.
+    `architectures` in config.json names the head, or none (GPT2Model and the like). Weights keep the
+    dtype in which they are stored; the model is on the processor and in eval mode, its dropout that of the
+    configuration. Padding is known by `attention_mask` alone.
 
     config.json may say what changes no number (see IGNORED in family.py: token IDs, initialization,
     defaults of generation); it is kept as `model.their_config` and written back by `save_pretrained`.
@@ -248,7 +248,8 @@ def fill(model: nn.Module, family: Family, stored: dict[str, Any]) -> None:
         if tensor.shape != wanted:
             came = f"shape {shape_of(tensor)}"
             raise argument_error(ValueError, weight.name, came, f"shape {(*wanted,)}")
-        dtypes.setdefault(tensor.dtype, weight.name)
+        if not (tensor.dtype == torch.float32 and re.fullmatch(family.float32, weight.name)):
+            dtypes.setdefault(tensor.dtype, weight.name)
         state |= weight.from_disk(tensor, shapes)
     check_dtypes(dtypes)
     check_repeated(stored, repeated)

@@ -111,7 +111,10 @@ class YarnScaling:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.attention_factor is None:
-            object.__setattr__(self, "attention_factor", 0.1 * math.log(self.factor) + 1.0)
+            object.__setattr__(self, "attention_factor", self._usual_attention_factor())
+
+    def _usual_attention_factor(self) -> float:
+        return 0.1 * math.log(self.factor) + 1.0
 
     @checked
     def __call__(self, frequency: Float[Tensor, " half"]) -> Float[Tensor, " half"]:

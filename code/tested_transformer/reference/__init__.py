@@ -24,6 +24,7 @@ from .masks import (
     prefix_mask,
     window_mask,
 )
+from .moe import clamped_swiglu, expert_routing, mixture_of_experts
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
@@ -96,6 +97,7 @@ __all__ = [
     "byte_character",
     "cached_attention",
     "causal_mask",
+    "clamped_swiglu",
     "content_scores",
     "cross_entropy",
     "document_mask",
@@ -104,6 +106,7 @@ __all__ = [
     "error_function",
     "expected_cost",
     "expected_cost_gradient",
+    "expert_routing",
     "feed_forward",
     "gaussian_scores",
     "gpt2_words",
@@ -130,6 +133,7 @@ __all__ = [
     "matmul",
     "mean_tokens",
     "mel_band",
+    "mixture_of_experts",
     "multi_head",
     "network",
     "next_sentence_pairs",

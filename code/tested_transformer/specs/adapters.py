@@ -162,6 +162,8 @@ class OwnLanguageModel(Model):
         self.filler = self.pad_id or 0
         if module.config.positions == "learned":
             self.max_length = module.config.max_length
+        if module.config.experts is not None:
+            self.without_gradient = {".experts.": "no token of the text chose this expert"}
 
     @property
     def takes_positions(self) -> bool:

@@ -8,6 +8,7 @@ Source: Touvron et al. 2023; Llama Team 2024; transformers' LlamaForCausalLM and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -51,29 +52,31 @@ def read_shared(options: Options, family: Family, **more: Any) -> LanguageModelC
     )  # fmt: skip
 
 
-def read_rotary(options: Options) -> tuple[float, Scaling | None]:
+def read_rotary(
+    options: Options, scalings: Mapping[str, type] = SCALINGS
+) -> tuple[float, Scaling | None]:
     """Base and scaling, from rope_parameters or from the older rope_scaling and rope_theta."""
     name = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
     given = dict(options[name] or {})
     older = given.pop("type", "default")
     kind = given.pop("rope_type", older)
     base = given.pop("rope_theta", None) or options["rope_theta"] or 10000.0
-    if kind not in ("default", *SCALINGS):
+    if kind not in ("default", *scalings):
         wanted = 'rope_type "default", "linear", "llama3" or "yarn"'
         raise option_error(name, options[name], wanted)
-    known = {NAMES.get(n, n): n for n in fields_of(SCALINGS[kind])} if kind in SCALINGS else {}
+    known = {NAMES.get(n, n): n for n in fields_of(scalings[kind])} if kind in scalings else {}
     if NAMES["original_length"] in known:
         given.setdefault(NAMES["original_length"], options["max_position_embeddings"])
     if kind == "yarn":
         given.pop("finetuned", None)  # in the first models' files; it changes no number
         given = {n: value for n, value in given.items() if value is not None}
-    needed = {n for n, ours in known.items() if is_needed(SCALINGS[kind], ours)}
+    needed = {n for n, ours in known.items() if is_needed(scalings[kind], ours)}
     if not needed <= given.keys() <= known.keys():
         wanted = f"{', '.join(known) or 'nothing more'} with rope_type {kind!r}"
         raise option_error(name, options[name], wanted)
-    if kind not in SCALINGS:
+    if kind not in scalings:
         return base, None
-    return base, SCALINGS[kind](**{known[n]: value for n, value in given.items()})
+    return base, scalings[kind](**{known[n]: value for n, value in given.items()})
 
 
 def fields_of(scaling: type) -> list[str]:
@@ -104,10 +107,12 @@ def write_shared(config: LanguageModelConfig, family: Family) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_rotary(config: LanguageModelConfig) -> dict[str, Any]:
+def write_rotary(
+    config: LanguageModelConfig, scalings: Mapping[str, type] = SCALINGS
+) -> dict[str, Any]:
     """rope_parameters."""
     scaling = config.rotary_scaling
-    kind = next((kind for kind, each in SCALINGS.items() if type(scaling) is each), "default")
+    kind = next((kind for kind, each in scalings.items() if type(scaling) is each), "default")
     options = {} if scaling is None else vars(scaling)
     named = {NAMES.get(name, name): value for name, value in options.items()}
     return {"rope_type": kind, "rope_theta": config.rotary_base} | named

@@ -1,0 +1,1 @@
+"""The Specs of a mixture of experts."""
