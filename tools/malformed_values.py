@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tested_transformer import data
-from tested_transformer.analysis import roofline
+from tested_transformer.analysis import cache_sizes, roofline
 from tested_transformer.analysis.counts import Counts
 from tested_transformer.bounds import Bound
 from tested_transformer.data.byte_bpe import ByteBPE
@@ -257,6 +257,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     Trainer: trainer,
     Counts: lambda: Counts("parameters", {"all": 3}),
     roofline.Device: lambda: next(iter(roofline.DEVICES.values())),
+    cache_sizes.CachedModel: lambda: cache_sizes.CACHED_MODELS["LLaMA-13B"],
     Tokenizer: lambda: data_subwords().tokenizer,
     Subwords: data_subwords,
     ByteBPE: lambda: ByteBPE([("a", "b")]),

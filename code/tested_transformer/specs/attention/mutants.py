@@ -395,7 +395,8 @@ class LengthsOfQueries(AttentionFormula):
     rejected_by="query heads read their group's KV head",
     symptom="Right shapes, right sums; converted weights give nonsense.",
     cause="repeat gives heads 0 1 2 0 1 2; grouped-query attention needs repeat_interleave: 0 0 1 1 2 2.",
-    seen="fkodom/grouped-query-attention-pytorch issue 5",
+    seen="fkodom/grouped-query-attention-pytorch issue 5; onnx/onnx pull request 7274; "
+    "ekzhang/jax-js pull request 180; apple/axlearn pull request 842",
 )
 class RepeatedGroups(AttentionFormula):
     def share(self, query, key, value):

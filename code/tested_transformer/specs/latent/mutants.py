@@ -72,6 +72,7 @@ class ScaleOfOnePart(LatentFormula):
     rejected_by="equals the reference",
     symptom="Generation differs from training: only the absorbed form has this scale.",
     cause="An absorbed query has c + r features, but the score is still that of d + r.",
+    seen="ollama/ollama pull request 13893",
 )
 class ScaleOfLatent(LatentFormula):
     def scale(self, query, rotary_query, latent):

@@ -1,0 +1,143 @@
+"""The answers to the exercises of chapter 16."""
+
+import math
+
+import torch
+from torch.nn import functional
+
+from tested_transformer import attention
+from tested_transformer.functional.latent import absorbed_latent_attention, latent_attention
+
+from . import right, wrong
+
+# --- Bytes of a cache -----------------------------------------------------------------------------
+
+
+@right("ch16.cache_bytes")
+def by_formula(layers, kv_heads, d_head, tokens, item):
+    return 2 * layers * kv_heads * d_head * tokens * item
+
+
+@right("ch16.cache_bytes")
+def by_product(*sizes):
+    return 2 * math.prod(sizes)
+
+
+@right("ch16.cache_bytes")
+def by_allocation(layers, kv_heads, d_head, tokens, item):
+    keys = torch.empty(layers, kv_heads, tokens, d_head, dtype=torch.uint8, device="meta")
+    return 2 * keys.nbytes * item
+
+
+@wrong("ch16.cache_bytes", "in kilobytes")
+def kilobytes(layers, kv_heads, d_head, tokens, item):
+    return 2 * layers * kv_heads * d_head * tokens * item // 1000
+
+
+@wrong("ch16.cache_bytes", "two bytes whatever the item")
+def half_precision(layers, kv_heads, d_head, tokens, item):
+    return 4 * layers * kv_heads * d_head * tokens
+
+
+# --- Grouped-query attention ----------------------------------------------------------------------
+
+
+@right("ch16.grouped_attention", "the package's")
+def by_package(query, key, value):
+    return attention(query, key, value, causal=True)
+
+
+@right("ch16.grouped_attention", "torch's")
+def by_torch(query, key, value):
+    attend = functional.scaled_dot_product_attention
+    return attend(query, key, value, is_causal=True, enable_gqa=True)
+
+
+@right("ch16.grouped_attention")
+def by_einsum(query, key, value):
+    query = query.unflatten(1, (key.shape[1], -1))
+    scores = torch.einsum("bghld,bgsd->bghls", query, key) / query.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    return torch.einsum("bghls,bgsv->bghlv", weights, value).flatten(1, 2)
+
+
+@wrong("ch16.grouped_attention", "the future is visible")
+def both_ways(query, key, value):
+    return attention(query, key, value)
+
+
+@wrong("ch16.grouped_attention", "the KV heads are averaged")
+def averaged(query, key, value):
+    return attention(query, key.mean(1, keepdim=True), value.mean(1, keepdim=True), causal=True)
+
+
+@wrong("ch16.grouped_attention", "values are tiled, keys are not")
+def values_tiled(query, key, value):
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat(1, group, 1, 1)
+    return attention(query, key, value, causal=True)
+
+
+# --- Fewer heads from many ------------------------------------------------------------------------
+
+
+@right("ch16.pool_heads")
+def by_reshape(weight, num_heads, groups):
+    d, group = weight.shape[0] // num_heads, num_heads // groups
+    return weight.reshape(groups, group, d, -1).mean(dim=1).reshape(groups * d, -1)
+
+
+@right("ch16.pool_heads")
+def by_matrix(weight, num_heads, groups):
+    d, group = weight.shape[0] // num_heads, num_heads // groups
+    mix = torch.eye(groups, dtype=weight.dtype).repeat_interleave(group, dim=1) / group  # G H
+    return torch.kron(mix, torch.eye(d, dtype=weight.dtype)) @ weight
+
+
+@right("ch16.pool_heads")
+def by_loop(weight, num_heads, groups):
+    heads = weight.chunk(num_heads)
+    group = num_heads // groups
+    means = [torch.stack(heads[g * group : (g + 1) * group]).mean(0) for g in range(groups)]
+    return torch.cat(means)
+
+
+@wrong("ch16.pool_heads", "rows averaged inside each head")
+def rows_averaged(weight, num_heads, groups):
+    group = num_heads // groups
+    return weight.unflatten(0, (-1, group)).mean(1)
+
+
+@wrong("ch16.pool_heads", "divided by the number of heads")
+def too_small(weight, num_heads, groups):
+    return by_reshape(weight, num_heads, groups) * groups / num_heads
+
+
+# --- The absorbed form ----------------------------------------------------------------------------
+
+right("ch16.absorbed_attention", "the package's, absorbed")(absorbed_latent_attention)
+right("ch16.absorbed_attention", "the package's, keys made")(latent_attention)
+
+
+@right("ch16.absorbed_attention", "by matrix products")
+def absorbed(query, rotary_query, latent, rotary_key, up_key, up_value):
+    latent, rotary_key = latent[:, None], rotary_key[:, None]
+    scores = query @ up_key @ latent.mT + rotary_query @ rotary_key.mT
+    scores = scores / (query.shape[-1] + rotary_query.shape[-1]) ** 0.5
+    return scores.softmax(-1) @ latent @ up_value.mT
+
+
+@wrong("ch16.absorbed_attention", "no scale")
+def without_scale(query, rotary_query, latent, rotary_key, up_key, up_value):
+    made = (query, rotary_query, latent, rotary_key, up_key, up_value)
+    return latent_attention(*made, scale=1.0)
+
+
+@wrong("ch16.absorbed_attention", "the two parts have a softmax each")
+def two_softmaxes(query, rotary_query, latent, rotary_key, up_key, up_value):
+    latent, rotary_key = latent[:, None], rotary_key[:, None]
+    scale = (query.shape[-1] + rotary_query.shape[-1]) ** -0.5
+    parts = query @ up_key @ latent.mT, rotary_query @ rotary_key.mT
+    weights = sum((scale * part).softmax(-1) for part in parts) / 2
+    return weights @ latent @ up_value.mT
