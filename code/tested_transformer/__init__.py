@@ -13,6 +13,7 @@ PUBLIC = {
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
         "padding_mask_from_tokens prefix_mask window_mask"
     ),
+    "functional.paged": "aligned_token_ids gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
@@ -32,6 +33,7 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
@@ -39,6 +41,7 @@ PUBLIC = {
     "layers.latent_attention": "LatentAttention",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.paged_cache": "PagedCache",
     "layers.qk_norm": "QKNormAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
@@ -69,6 +72,7 @@ PUBLIC = {
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
+    "generation.continuous": "ContinuousBatch Request",
     "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.masked_state": "MaskedCausalState",
