@@ -41,7 +41,8 @@ class PagedCache(DecoderCache):
         super().__init__(num_layers, own=partial(PagedLayer, self))
         self.manager = BlockManager(num_blocks, block_size, copy=self._copy)
         self.tables: list[BlockTable] = []
-        self.padded, self.chunks, self.chunk_length = True, 0, 0
+        self.padded, self.num_chunks = True, 0
+        self.chunk: Bool[Tensor, "B L"] | None = None  # which tokens of the last chunk are real
         self.slots: Int[Tensor, "B S"] | None = None  # of all tokens so far, in the pool
 
     @property
@@ -53,7 +54,7 @@ class PagedCache(DecoderCache):
     def add(self, tokens: Sequence[TokenID] = ()) -> int:
         """A new last sequence; return how many of its tokens are here already, and need not be fed."""
         self.tables.append(self.manager.start(tokens))
-        self._update()
+        self._compact()
         return self.tables[-1].length
 
     @checked(B="self.real.shape.0", like="self.real")
@@ -65,8 +66,8 @@ class PagedCache(DecoderCache):
         tables = self.tables or [BlockTable() for _ in real]
         self.manager.grow(tables, new.tolist())
         self.tables = tables
-        self._update(least=real.shape[1], device=real.device)
-        self.chunks, self.chunk_length = self.chunks + 1, real.shape[1]
+        self._update(least=self.length + real.shape[1], device=real.device)
+        self.chunk, self.num_chunks = real, self.num_chunks + 1
         return self.real
 
     @checked(like="self.real")
@@ -83,14 +84,20 @@ class PagedCache(DecoderCache):
         for layer in self.layers:
             if layer.cross.length:
                 layer.cross.reorder(rows)
-        self._update()
+        self._compact()
 
     @checked
     def truncate(self, length: Annotated[int, AtLeast(0), AtMost("self.length")]) -> None:
         """Forget the columns after the first `length`: the same number of tokens of each sequence."""
         for table in self.tables:
             self.manager.truncate(table, max(0, table.length - (self.length - length)))
-        self._update(least=length)
+        self._compact(least=length)
+
+    def _compact(self, least: int = 0) -> None:
+        """As few columns as the longest sequence has tokens, between two chunks."""
+        self._update(least)
+        for layer in self.layers:
+            layer.own.length = self.length
 
     def _update(self, least: int = 0, device: torch.device | None = None) -> None:
         """What every layer needs of the tables, computed once."""
@@ -103,8 +110,6 @@ class PagedCache(DecoderCache):
         blocks = [table.blocks or [0] for table in self.tables]
         table = pad(blocks).to(lengths)  # B T
         self.slots = token_slots(table, token_ids.clamp(min=0), self.manager.block_size)
-        for layer in self.layers:
-            layer.own.length = self.length
 
     def _copy(self, old: int, new: int) -> None:
         for layer in self.layers:
@@ -121,7 +126,7 @@ class PagedLayer:
     fixed = False
 
     def __init__(self, cache: PagedCache) -> None:
-        self.cache, self.length, self.chunks = cache, 0, 0
+        self.cache, self.length, self.num_chunks = cache, 0, 0
         self.key_pages: Tensor | None = None  # N P G d
         self.value_pages: Tensor | None = None  # N P G dv
 
@@ -133,8 +138,8 @@ class PagedLayer:
     @property
     def pending(self) -> int | None:
         """Tokens of the chunk for which there is room and which this layer has not seen, if any."""
-        is_new = self.chunks < self.cache.chunks
-        return self.cache.chunk_length if is_new else None
+        is_new = self.num_chunks < self.cache.num_chunks
+        return self.cache.chunk.shape[1] if is_new else None
 
     @checked(
         like="self.key_pages", B="self.cache.batch", L="self.pending", G="self.key_pages.shape.2",
@@ -156,11 +161,11 @@ class PagedLayer:
         if self.key_pages is None:
             self.key_pages, self.value_pages = self._new_pages(key), self._new_pages(value)
         slots, length = self.cache.slots, key.shape[2]
-        real = self.cache.real[:, slots.shape[1] - length :]  # B L
+        real = self.cache.chunk  # B L
         own = slots[:, slots.shape[1] - length :][real]  # as many as there are real tokens
         self.key_pages.flatten(0, 1)[own] = key.transpose(1, 2)[real]
         self.value_pages.flatten(0, 1)[own] = value.transpose(1, 2)[real]
-        self.chunks, self.length = self.cache.chunks, self.cache.length
+        self.num_chunks, self.length = self.cache.num_chunks, self.cache.length
         return gather_pages(self.key_pages, slots), gather_pages(self.value_pages, slots)
 
     @checked
