@@ -43,7 +43,7 @@ def token_slots(
 
 @checked
 def gather_pages(
-    pages: Float[Tensor, "N P G d"], slots: Int[Tensor, "B S"]
+    pages: Float[Tensor, "N P G d"], slots: Annotated[Int[Tensor, "B S"], AtLeast(0)]
 ) -> Float[Tensor, "B G S d"]:
     """The keys (or values) in these slots, side by side as `attention` wants them.
 
@@ -51,6 +51,9 @@ def gather_pages(
     Raises: TypeError or ValueError that name the argument.
     Source: Kwon et al. 2023, section 4.1.
     """
+    room = pages.shape[0] * pages.shape[1]
+    if slots.numel() and int(slots.max()) >= room:
+        raise argument_error(ValueError, "slots", int(slots.max()), f"slots below {room}")
     return pages.flatten(0, 1)[slots].transpose(1, 2)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ..bounds import AtLeast, NonNegativeInt, PositiveInt, TokenID
 from ..errors import argument_error
-from ..shapes import checked
+from ..shapes import check_fields, checked
 
 __all__ = ["BlockManager", "BlockPool", "BlockTable", "PoolExhausted"]
 
@@ -20,10 +20,16 @@ class PoolExhausted(RuntimeError):
 
 @dataclass
 class BlockTable:
-    """The blocks of one sequence in the order of its tokens, and how many tokens there are."""
+    """The blocks of one sequence in the order of its tokens, and how many tokens there are.
 
-    blocks: list[int] = field(default_factory=list)
-    length: int = 0
+    Raises: TypeError or ValueError that name the field.
+    """
+
+    blocks: list[NonNegativeInt] = field(default_factory=list)
+    length: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class BlockPool:

@@ -61,7 +61,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a chunk longer than a sequence", (2, 5), 3, small, size=2),
         Case("a shared prefix, then three ways", shared),
         Case("two shared blocks, a chunk of two", diverged),
-        case("grouped heads", (6, 3), 1, (6, 2, 4, 3), size=3),
+        case("fewer KV heads", (6, 3), 1, (6, 2, 4, 3), size=3),
         case("one token per block", (3, 2), 1, small, size=1),
         case("a pool of 300 blocks", (5, 3), 1, (1, 1, 2, 2), size=2, spare=295),
         case("a sequence without tokens", (0, 3), 1, small),
