@@ -13,7 +13,7 @@ PUBLIC = {
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
         "padding_mask_from_tokens prefix_mask window_mask"
     ),
-    "functional.paged": "aligned_token_ids gather_pages paged_attention token_slots",
+    "functional.paged": "gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"

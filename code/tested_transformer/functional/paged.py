@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import AtLeast, Below, PositiveInt
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
 from .attention import attention
 
-__all__ = ["aligned_token_ids", "gather_pages", "paged_attention", "token_slots"]
+__all__ = ["gather_pages", "paged_attention", "token_slots"]
 
 
 @checked
@@ -58,7 +58,9 @@ def gather_pages(
 
 
 @checked
-def aligned_token_ids(lengths: Int[Tensor, " B"], num_keys: int) -> Int[Tensor, "B S"]:
+def aligned_token_ids(
+    lengths: Annotated[Int[Tensor, " B"], AtLeast(0)], num_keys: NonNegativeInt
+) -> Int[Tensor, "B S"]:
     """The tokens of each sequence in num_keys columns, the last one always in the last column.
 
     Columns without a token have negative numbers. So aligned, one causal mask fits all sequences.

@@ -18,7 +18,7 @@ from ..special_tokens import pad
 from .block_manager import BlockManager, BlockTable
 from .cache import DecoderCache, check_no_gradient
 
-__all__ = ["PagedCache", "PagedLayer"]
+__all__ = ["PagedCache"]
 
 
 class PagedCache(DecoderCache):
