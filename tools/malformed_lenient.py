@@ -1,6 +1,7 @@
 """Calls that look malformed and are served, each with the reason, and what nobody calls."""
 
 LENIENT: dict[str, str] = {
+    "token_slots.block_table = 10*": "it knows no pool, so that any block may be one; gather_pages checks",
     "*.position_ids = *throughout": "any integer is a position, one before the start too",
     "*.positions = *throughout": "any integer is a position, one before the start too",
     "*.query_ids = *throughout": "any integer is a position, one before the start too",

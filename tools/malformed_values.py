@@ -30,6 +30,7 @@ from tested_transformer.data.word_piece import WordPiece
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.experiments.ch10_number_models import load_first_model
 from tested_transformer.functional.online_softmax import Partial, partial_softmax
+from tested_transformer.generation.continuous import ContinuousBatch, Request
 from tested_transformer.generation.decoding_state import CausalState, DecodingState, Seq2SeqState
 from tested_transformer.generation.generate import Generated
 from tested_transformer.generation.masked_state import MaskedCausalState
@@ -38,6 +39,7 @@ from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
+from tested_transformer.layers.block_manager import BlockManager, BlockPool, BlockTable
 from tested_transformer.layers.blocks import DecoderLayer, Embedding
 from tested_transformer.layers.cache import (
     AttentionCache,
@@ -51,6 +53,7 @@ from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
+from tested_transformer.layers.paged_cache import PagedCache
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
@@ -176,6 +179,21 @@ def filled_cache(empty: Callable[[], KeyValueCache] = KeyValueCache) -> KeyValue
     return cache
 
 
+def filled_paged_cache() -> PagedCache:
+    """The pages of a model that has read two tokens of two sequences."""
+    cache, model = PagedCache(1, num_blocks=4, block_size=2), small_language_model()
+    with torch.no_grad():
+        model(IDS[:, :2], cache=cache)
+    return cache
+
+
+def used_pool() -> BlockPool:
+    """A pool with block 0 in use."""
+    pool = BlockPool(3)
+    pool.allocate()
+    return pool
+
+
 def filled_decoder_cache() -> DecoderCache:
     """The cache of a decoder that has read two tokens."""
     model = Transformer(small_config())
@@ -272,6 +290,14 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ScaledRotaryPositions: lambda: ScaledRotaryPositions(4, LinearScaling(2.0)),
     MaskedCausalState: lambda: fed(MaskedCausalState(small_gpt(), visible(2, 1))),
     KeyValueCache: filled_cache,
+    PagedCache: filled_paged_cache,
+    BlockPool: used_pool,
+    BlockManager: lambda: BlockManager(4, 2, copy=lambda old, new: None),
+    BlockTable: BlockTable,
+    ContinuousBatch: lambda: ContinuousBatch(
+        small_language_model(), PagedCache(1, num_blocks=4), max_batch=2
+    ),
+    Request: lambda: Request([4, 5], max_new=1),
     WindowCache: lambda: filled_cache(lambda: WindowCache(2)),
     Embedding: lambda: Embedding(11, small_config()),
     LayerCache: lambda: LayerCache(KeyValueCache()),
@@ -390,6 +416,16 @@ VALUES: dict[str, Callable[[], Any]] = {
     "own": lambda: KeyValueCache,
     "KeyValueCache.append.value": lambda: torch.rand(2, 2, 3, 4),
     "WindowCache.truncate.length": lambda: 1,
+    "BlockManager.truncate.length": lambda: 0,
+    "copy": lambda: lambda old, new: None,
+    "block": lambda: 0,
+    "block_table": lambda: torch.tensor([[0, 1], [1, 0]]),
+    "lengths": lambda: torch.tensor([1, 2]),
+    "slots": lambda: torch.tensor([[0, 1], [1, 0]]),
+    "token_ids": lambda: torch.tensor([[0, 1], [1, 0]]),
+    "tables": lambda: [BlockTable()],
+    "new": lambda: [1],
+    "PagedCache.extend.real": lambda: visible(2, 1),
     "WindowCache.append.value": lambda: torch.rand(2, 2, 3, 4),
     "ConvFeedForward.transform.x": lambda: torch.rand(2, 3, 8),
     "FeedForward.transform.x": lambda: torch.rand(2, 3, 8),

@@ -13,6 +13,7 @@ PUBLIC = {
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
         "padding_mask_from_tokens prefix_mask window_mask"
     ),
+    "functional.paged": "gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
     "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
@@ -35,6 +36,7 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
@@ -44,6 +46,7 @@ PUBLIC = {
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.resi_dual": "ResiDual",
@@ -78,6 +81,7 @@ PUBLIC = {
     "training.schedules": "one_cycle_rate paper_rate",
     "training.trainer": "evaluate Evaluation History Recipe Trainer",
     "generation.beam_search": "beam_search",
+    "generation.continuous": "ContinuousBatch Request",
     "generation.generate": "generate Generated",
     "generation.decoding_state": "CausalState DecodingState Seq2SeqState",
     "generation.masked_state": "MaskedCausalState",

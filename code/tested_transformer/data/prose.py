@@ -8,6 +8,7 @@ from pydoc_data.topics import topics
 from textwrap import dedent
 
 from ..errors import argument_error
+from ..shapes import checked
 
 __all__ = ["PROSE_HASH", "python_prose"]
 
@@ -15,6 +16,7 @@ PROSE_HASH = "30cea92179063b988163cda3211e2e4b57483d26584b647411353355dfa03f9e" 
 SHORTEST = 80  # characters
 
 
+@checked
 def python_prose(*, any_version: bool = False) -> tuple[list[str], list[str]]:
     """The paragraphs of the topics of `help()`, without code, tables and grammar; every tenth is held out.
 

@@ -169,10 +169,7 @@ class KeyValueCache:
         if self.fixed and self.length:
             wanted = "none: the cache is fixed"
             raise argument_error(ValueError, "key", f"{key.shape[2]} more", wanted)
-        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
-            name = "key" if key.requires_grad else "value"
-            wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-            raise argument_error(ValueError, name, "a tensor that requires one", wanted)
+        check_no_gradient(key, value)
 
 
 class WindowCache(KeyValueCache):
@@ -238,6 +235,14 @@ class WindowCache(KeyValueCache):
         if self._keys is not None:
             self._keys, self._values = self._keys[:, :, :left], self._values[:, :, :left]
         self.length = length
+
+
+def check_no_gradient(key: Tensor, value: Tensor) -> None:
+    """Raise ValueError if a gradient would be lost in a cache."""
+    if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+        name = "key" if key.requires_grad else "value"
+        wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
+        raise argument_error(ValueError, name, "a tensor that requires one", wanted)
 
 
 class LayerCache:

@@ -28,6 +28,7 @@ from .moe import clamped_swiglu, expert_routing, mixture_of_experts
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
+from .paged import block_tables, paged_attention
 from .positions import (
     alibi_bias,
     alibi_slopes,
@@ -91,6 +92,7 @@ __all__ = [
     "bend",
     "bert_words",
     "bilinear_scores",
+    "block_tables",
     "byte_bpe_merges",
     "byte_bpe_text",
     "byte_bpe_tokens",
@@ -143,6 +145,7 @@ __all__ = [
     "online_softmax",
     "padding_mask",
     "padding_mask_from_tokens",
+    "paged_attention",
     "paper_rate",
     "patch_embedding",
     "predicted_centers",

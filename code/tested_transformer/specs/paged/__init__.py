@@ -1,0 +1,1 @@
+"""The Specs of paging: attention by block table, and the tables themselves."""
