@@ -9,7 +9,7 @@ def image_patches(images, patch):
     (B, C, H, W), (h, w) = images.shape, patch
     x = images.reshape(B, C, H // h, h, W // w, w)
     x = x.permute(0, 2, 4, 1, 3, 5)  # B rows columns C h w
-    return x.reshape(B, -1, C * h * w)  # B N (C h w)
+    return x.flatten(3).flatten(1, 2)  # B N (C h w)
 
 
 class ViT(nn.Module):
