@@ -41,7 +41,7 @@ def tiny(seed, **changes):
     return model
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 def test_right_implementations_pass(seed):
     for name, candidate in (("speculative_round", speculative_round), ("cached_logits", CachedLogits)):  # fmt: skip
         verdict = judge(SPECS[name], candidate, seed=seed)

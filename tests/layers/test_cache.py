@@ -47,7 +47,7 @@ def chunkings(draw):
 # --- The Spec ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [KeyValueCache, Decoder, PlainDecoder])
 def test_right_implementations_pass(right, seed):
     verdict = judge(CACHE, right, seed=seed)

@@ -71,7 +71,7 @@ def test_right_networks_pass(right, skipped, seed):
     assert dict(verdict.skipped) == skipped
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [SwigluFormula(), *LAYERS])
 def test_right_gated_networks_pass(right, seed):
     verdict = judge(SWIGLU, right, seed=seed)

@@ -90,7 +90,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(("spec", "candidate"), RIGHT, ids=lambda x: getattr(x, "__name__", ""))
 def test_what_is_right_passes(spec, candidate, seed):
     verdict = judge(spec, candidate, seed=seed)

@@ -42,7 +42,7 @@ def by_targets(logits, expected, *, ignore=0, label_smoothing=0.0, reduction="me
 RIGHT = {"the package's": cross_entropy, "torch's": of_torch, "by targets": by_targets}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", RIGHT.values(), ids=RIGHT)
 def test_right_implementations_pass(right, seed):
     verdict = judge(CROSS_ENTROPY, right, seed=seed)

@@ -41,7 +41,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(("spec", "right"), RIGHT)
 def test_right_implementations_pass(spec, right, seed):
     verdict = judge(spec, right, seed=seed)
