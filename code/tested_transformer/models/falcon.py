@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal  # noqa: F401  (inherited annotations are read in this module, too)
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..bounds import AtLeast, Below, Divides, PositiveFloat, PositiveInt  # noqa: F401
 from ..layers.blocks import EncoderLayer, make_norm, make_stack
 from ..layers.parallel_layer import ParallelLayer
 from ..positions.alibi import ALiBi, alibi_slopes
 from ..shapes import checked
-from .language_model import LanguageModel, LanguageModelConfig
+from .language_model import (  # noqa: F401
+    ExpertsConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    LatentConfig,
+    Scaling,
+)
 
 __all__ = ["Falcon", "FalconConfig"]
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal  # noqa: F401  (inherited annotations are read in this module, too)
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..bounds import PositiveFloat, PositiveInt
+from ..bounds import AtLeast, Below, Divides, PositiveFloat, PositiveInt  # noqa: F401
 from ..errors import argument_error
 from ..layers.blocks import EncoderLayer
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.clamped_experts import ClampedExperts
 from ..layers.sink_attention import SinkAttention
 from ..shapes import checked
-from .language_model import LanguageModel, LanguageModelConfig
+from .language_model import (  # noqa: F401
+    ExpertsConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    LatentConfig,
+    Scaling,
+)
 
 __all__ = ["GptOss", "GptOssConfig"]
 

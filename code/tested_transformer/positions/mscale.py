@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import Annotated  # noqa: F401  (inherited annotations are read in this module, too)
 
-from ..bounds import PositiveFloat
-from .scaled_rotary import YarnScaling
+from ..bounds import AtLeast, PositiveFloat, PositiveInt  # noqa: F401
+from .scaled_rotary import Factor, YarnScaling  # noqa: F401
 
 __all__ = ["MscaleYarnScaling"]
 
