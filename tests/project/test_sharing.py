@@ -9,11 +9,16 @@ from sharing import FILES, PARAMETERS, group
 
 TESTS = Path(__file__).resolve().parent.parent
 ONE = """
-import time
+import os, pathlib, time
 import pytest
 @pytest.mark.parametrize("i", range(8))
 def test_one(i, worker_id):
-    time.sleep(0.3)  # long enough for the other process to come up and take some
+    begun = pathlib.Path(os.environ["BEGUN"])
+    (begun / worker_id).touch()
+    end = time.monotonic() + 60
+    while len(os.listdir(begun)) < 2 and time.monotonic() < end:
+        time.sleep(0.05)  # until the other process has come up as well
+    time.sleep(0.3)  # long enough for it to take some
     print("process", worker_id, __name__)
 """
 
@@ -37,10 +42,11 @@ def test_the_scheduler_goes_by_them(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(ONE)
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text(encoding="utf-8"))
+    (begun := tmp_path / "begun").mkdir()
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-rP", "-q", "."]
     told = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": str(TESTS), "BEGUN": str(begun)},
     ).stdout  # fmt: skip
     lines = [line.split() for line in told.splitlines() if line.startswith("process")]
     processes = {module: {p for _, p, m in lines if m == module} for _, _, module in lines}
