@@ -33,7 +33,7 @@ def read(options: Options) -> LanguageModelConfig:
 
 
 def read_shared(
-    options: Options, family: Family, experts: ExpertsConfig, **more: Any
+    options: Options, family: Family, experts: ExpertsConfig | None, **more: Any
 ) -> LanguageModelConfig:
     """What DeepSeek-V2 and V3 have in common."""
     heads = options["num_attention_heads"]
