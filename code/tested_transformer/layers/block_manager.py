@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from ..bounds import AtLeast, NonNegativeInt, PositiveInt, TokenID
+from ..bounds import NonNegativeInt, PositiveInt, TokenID
 from ..errors import argument_error
 from ..shapes import check_fields, checked
 
@@ -101,10 +100,9 @@ class BlockManager:
         copy: Callable[[int, int], None],
     ) -> None:
         self.pool, self.block_size, self.copy = BlockPool(num_blocks), block_size, copy
-        self.known: dict[
-            tuple[int, ...], int
-        ] = {}  # all tokens so far -> the block of the last ones
-        self.tokens_of: dict[int, tuple[int, ...]] = {}  # the other way round
+        # All tokens so far -> the block of the last ones, and the other way round.
+        self.known: dict[tuple[int, ...], int] = {}
+        self.tokens_of: dict[int, tuple[int, ...]] = {}
 
     @checked
     def start(self, tokens: Sequence[TokenID] = ()) -> BlockTable:
@@ -163,7 +161,7 @@ class BlockManager:
                 table.blocks.append(self.pool.allocate())
 
     @checked
-    def truncate(self, table: BlockTable, length: Annotated[int, AtLeast(0)]) -> None:
+    def truncate(self, table: BlockTable, length: NonNegativeInt) -> None:
         """Forget all tokens after the first `length`, and free the blocks that hold no others."""
         if length > table.length:
             raise argument_error(ValueError, "length", length, f"at most {table.length}")
