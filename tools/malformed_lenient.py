@@ -23,7 +23,6 @@ LENIENT: dict[str, str] = {
     "attention.* = torch.float*": "bias and slopes may be more exact than the queries",
     "sink_attention.* = torch.float*": "bias, slopes and sinks may be more exact than the queries",
     "MultiHeadAttention.forward.bias = torch.float*": "a bias may be more exact than the queries",
-    "SinkAttention.forward.bias = torch.float*": "a bias may be more exact than the queries",
     "attend.* = torch.float*": "scores are at least float32, whatever dtype the values have",
     "hard_attention.* = torch.float*": "scores are at least float32, whatever dtype the values have",
     "kernel_regression.value = torch.float*": "scores are at least float32, whatever the values have",

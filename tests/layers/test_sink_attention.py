@@ -231,6 +231,18 @@ def test_padding_on_the_left():
     torch.testing.assert_close(padded[1:, 4:], ours(X[1:, 4:], causal=True))
 
 
+@torch.no_grad()
+def test_a_context_is_projected_once_with_a_fixed_cache():
+    ours, context, cache = (
+        shake(SinkAttention(24, 6), 0).double(),
+        torch.randn_like(X),
+        KeyValueCache(fixed=True),
+    )
+    whole = ours(X, context)
+    torch.testing.assert_close(ours(X[:, :3], context, cache=cache), whole[:, :3])
+    torch.testing.assert_close(ours(X[:, 3:], X, cache=cache), whole[:, 3:])
+
+
 @pytest.mark.plain_types
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"sinks: expected shape .*= \(6,\) as in query, got"):
@@ -241,8 +253,6 @@ def test_bad_input_is_refused():
         sink_attention(QUERY, KEY[..., :3], VALUE, SINKS)
     with pytest.raises(ValueError, match="mask: expected"):
         sink_attention(QUERY, KEY, VALUE, SINKS, mask=torch.ones(4, 7, dtype=torch.bool))
-    with pytest.raises(ValueError, match="cache: expected one that grows"):
-        layer()(X, cache=KeyValueCache(fixed=True))
     with pytest.raises(ValueError, match="x: expected"):
         layer()(X[..., :7])
     with pytest.raises(ValueError, match="num_kv_heads: expected"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -129,7 +129,7 @@ class MultiHeadAttention(nn.Module):
             value = split_heads(self.value(context), self.num_kv_heads)  # B G S d
             query, key = self._rotate(query, key, position_ids, cache)
             key, value = (key, value) if cache is None else cache.append(key, value)
-        answer = attention(
+        answer = self._attend(
             query, key, value, mask=mask, causal=causal, window=self.window,
             **self._biases(query, key, bias),
             dropout_p=self.dropout if self.training else 0.0,
@@ -153,6 +153,10 @@ class MultiHeadAttention(nn.Module):
             start = 0 if cache is None else cache.length
             position_ids = torch.arange(start, start + query.shape[2], device=query.device)
         return self.positions.rotate(query, key, position_ids)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """What the heads compute: `attention`, with its options."""
+        return attention(query, key, value, **options)
 
     def _biases(self, query: Tensor, key: Tensor, bias: Tensor | None) -> dict[str, Tensor | None]:
         """What is added to the scores: the call's own bias, and slopes or a bias of the scheme."""
