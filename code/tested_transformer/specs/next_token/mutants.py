@@ -8,7 +8,7 @@ from ..mistakes import mistake
 
 @mistake(
     "labels shifted twice",
-    rejected_by="a model that knows the next token pays nothing",
+    rejected_by="a model that knows the next token has a loss of zero",
     symptom="The loss falls as ever; the model generates the token after the next one.",
     cause="The labels were shifted before they came to a loss that shifts them itself: position t learns t + 2.",
     seen="huggingface/transformers issue 47394 (GIT); pull request 46898 (Florence2)",
@@ -19,7 +19,7 @@ def shifted_twice(logits, labels, *, ignore=-100):
 
 @mistake(
     "labels not shifted",
-    rejected_by="a model that knows the next token pays nothing",
+    rejected_by="a model that knows the next token has a loss of zero",
     symptom="The loss is near 0 within minutes: the model learns to copy its input.",
     cause="The logits at a position are compared with the token that was read there.",
     seen="huggingface/transformers issue 27517 (MBart)",
@@ -30,7 +30,7 @@ def not_shifted(logits, labels, *, ignore=-100):
 
 @mistake(
     "labels shifted backwards",
-    rejected_by="a model that knows the next token pays nothing",
+    rejected_by="a model that knows the next token has a loss of zero",
     symptom="A low loss: the token before is no secret. Generation repeats what was there.",
     cause="logits[:, 1:] and labels[:, :-1]: the slices are exchanged.",
 )
@@ -40,7 +40,7 @@ def shifted_backwards(logits, labels, *, ignore=-100):
 
 @mistake(
     "the last target from the next sequence",
-    rejected_by="a model that knows the next token pays nothing",
+    rejected_by="a model that knows the next token has a loss of zero",
     symptom="A slightly higher loss that nobody notices; targets depend on the neighbors in the batch.",
     cause="All sequences are flattened into one before the shift, so each one's last token predicts the "
     "first token of the next.",
@@ -52,7 +52,7 @@ def flattened_before_the_shift(logits, labels, *, ignore=-100):
 
 @mistake(
     "the mask of the token that is read",
-    rejected_by="a model that knows the next token pays nothing",
+    rejected_by="a model that knows the next token has a loss of zero",
     symptom="The first padding token is predicted, and the last real one is not.",
     cause="What counts is taken from labels[:, :-1], the tokens read, in place of labels[:, 1:].",
 )

@@ -135,7 +135,7 @@ CHECKS = (
     Check("one number", "The loss is one number for the whole batch.", _one_number),
     UNTOUCHED,
     Check(
-        "a model that knows the next token pays nothing",
+        "a model that knows the next token has a loss of zero",
         "The logits at position t predict label t + 1: shift once, neither twice nor not at all.",
         _sure,
         when=_exact,
