@@ -11,14 +11,14 @@ TESTS = Path(__file__).resolve().parent.parent
 ONE = """
 import os, pathlib, time
 import pytest
-@pytest.mark.parametrize("i", range(8))
+@pytest.mark.parametrize("i", range(COUNT))
 def test_one(i, worker_id):
     begun = pathlib.Path(os.environ["BEGUN"])
     (begun / worker_id).touch()
     end = time.monotonic() + 60
     while len(os.listdir(begun)) < 2 and time.monotonic() < end:
         time.sleep(0.05)  # until the other process has come up as well
-    time.sleep(0.3)  # long enough for it to take some
+    time.sleep(0.2)  # long enough for it to take some
     print("process", worker_id, __name__)
 """
 
@@ -38,9 +38,10 @@ def test_groups():
 
 
 def test_the_scheduler_goes_by_them(tmp_path):
-    for name in ("homework/test_grading.py", "test_others.py"):
+    # One process has eight tests to do before it takes any of the others, so that there are more of them.
+    for name, count in (("homework/test_grading.py", 8), ("test_others.py", 24)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(ONE)
+        (tmp_path / name).write_text(ONE.replace("COUNT", str(count)))
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text(encoding="utf-8"))
     (begun := tmp_path / "begun").mkdir()
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-rP", "-q", "."]
@@ -50,6 +51,6 @@ def test_the_scheduler_goes_by_them(tmp_path):
     ).stdout  # fmt: skip
     lines = [line.split() for line in told.splitlines() if line.startswith("process")]
     processes = {module: {p for _, p, m in lines if m == module} for _, _, module in lines}
-    assert len(lines) == 16, told
+    assert len(lines) == 32, told
     assert len(processes["test_grading"]) == 1
     assert len(processes["test_others"]) == 2
