@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from tested_transformer import minimal
@@ -52,10 +53,14 @@ def test_other_shares_choose_as_many_tokens_and_mask_them_all():
     assert torch.equal(inputs == bert.MASK, labels != -100)
 
 
-def test_an_untrained_row_is_the_stored_one():
-    [row] = [r for r in stored("bert_pretraining") if r["variant"] == "none" and r["seed"] == 0]
+@pytest.mark.parametrize("std", [0.02, 0.18])
+def test_an_untrained_row_is_the_stored_one(std):
+    [row] = [
+        row for row in stored("bert_pretraining")
+        if (row["variant"], row["std"], row["seed"]) == ("none", std, 0)
+    ]  # fmt: skip
     torch.manual_seed(0)
-    model = bert.masked_lm()
+    model = bert.masked_lm(std=std)
     _, held_out = bert.split_numbers()
     for what in ("masked", "unchanged", "replaced"):
         assert abs(bert.restored(model, held_out, what) - row[what]) < 0.01

@@ -52,6 +52,7 @@ def test_no_row_stands_twice(name):
         "steps",
         "lr",
         "seed",
+        "std",
         "order",
         "draft",
         "length",

@@ -315,4 +315,4 @@ MASKED_LOSS = Spec(
     points=1,
 )  # fmt: skip
 
-EXERCISES = (MASKED_LOSS, replace(MASK_TOKENS, name="ch12.mask_tokens", points=3), COVERED_LOSS)
+EXERCISES = (COVERED_LOSS, MASKED_LOSS, replace(MASK_TOKENS, name="ch12.mask_tokens", points=3))

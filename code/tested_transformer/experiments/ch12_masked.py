@@ -65,7 +65,7 @@ class Bert(nn.Module):
 class MaskedLM(nn.Module):
     """A Bert and the head that predicts tokens; its last matrix is the embedding matrix."""
 
-    def __init__(self, bert):
+    def __init__(self, bert, std=0.02):
         super().__init__()
         vocab_size, d_model = bert.tokens.weight.shape
         self.bert, self.bias = bert, nn.Parameter(torch.zeros(vocab_size))
@@ -73,7 +73,7 @@ class MaskedLM(nn.Module):
         self.head = nn.Sequential(linear, nn.ReLU(), norm)
         for weight in self.parameters():
             if weight.dim() == 2:
-                nn.init.normal_(weight, std=0.02)
+                nn.init.normal_(weight, std=std)
 
     def forward(self, ids, mask):
         """(B, L) -> (B, L, V)."""
@@ -81,9 +81,9 @@ class MaskedLM(nn.Module):
         return x @ self.bert.tokens.weight.T + self.bias  # B L V
 
 
-def masked_lm(num_layers: int = 2) -> MaskedLM:
-    """A MaskedLM for the number words, with layers of its own."""
-    return MaskedLM(Bert(len(WORDS), LENGTH, num_layers=num_layers))
+def masked_lm(num_layers: int = 2, std: float = 0.02) -> MaskedLM:
+    """A MaskedLM for the number words, with layers of its own, initialized with this standard deviation."""
+    return MaskedLM(Bert(len(WORDS), LENGTH, num_layers=num_layers), std)
 
 
 def shared_masked_lm(num_layers: int = 4) -> MaskedLM:
