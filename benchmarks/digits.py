@@ -4,8 +4,8 @@ First the settings are chosen on validation images: 252 of the 1,257 training im
 to train on ("validation"). Then each model with its best settings is trained on all training images and asked
 for the 540 test images ("test"). Three seeds each; a seed draws the split, the weights and the batches.
 "view" says what a model is trained on: the images as they are, or images turned, scaled and shifted a little;
-the baselines then get each image as it is and nine times moved. Chapter 14 prints the rows and runs one of
-them again. About fifteen minutes of one processor.
+the baselines then get each image as it is and nine times moved. A deeper page of chapter 14 prints the rows
+and runs the baselines of one seed again. About fifteen minutes of one processor.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/digits.py
 """

@@ -1,6 +1,6 @@
 """Train the Vision Transformer for digits that comes with the package, and write it as transformers does.
 
-About half a minute of one processor core. It is the model of chapter 14's table with seed 0. Fails, and
+About half a minute of one processor core. It is the model of chapter 14, with seed 0. Fails, and
 writes nothing, if fewer than 98 % of the test images are right.
 
 Usage: python tools/train_digits.py
