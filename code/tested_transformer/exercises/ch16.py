@@ -395,19 +395,19 @@ def _manager(block_to_write: Callable[..., Any], *given: Any, copy: Callable) ->
                 self._forget(block)  # other tokens will stand in it
             pool = self.pool
             mine = block_to_write(block, pool.references, pool.free, self.copy)
-            if mine is None:
-                raise NotWrittenYet
+            if mine is None or mine is ...:
+                raise NotWrittenYet(mine)
             return mine
 
     return Manager(*given, copy=copy)
 
 
 def _build_tables(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
-    def call(num_blocks: int, block_size: int, steps: tuple) -> np.ndarray | None:
+    def call(num_blocks: int, block_size: int, steps: tuple) -> Any:
         try:
             return play(partial(_manager, candidate), num_blocks, block_size, steps)
-        except NotWrittenYet:
-            return None
+        except NotWrittenYet as nothing:
+            return nothing.args[0]
 
     return call
 
@@ -510,10 +510,10 @@ COPY_ON_WRITE = replace(
 # --- Accept or replace ----------------------------------------------------------------------------
 
 
-def _build_checked(candidate: Any, arguments: dict[str, Any]) -> Callable[..., np.ndarray | None]:
+def _build_checked(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
     """The candidate as the joint distribution of the drafted token and of its output."""
 
-    def call(q: Tensor, p: Tensor) -> np.ndarray | None:
+    def call(q: Tensor, p: Tensor) -> Any:
         joint = np.zeros((len(q), len(q)))
 
         def run(choose):
@@ -521,8 +521,8 @@ def _build_checked(candidate: Any, arguments: dict[str, Any]) -> Callable[..., n
             return drafted, candidate(drafted, q, p, choose)
 
         for (drafted, output), chance in every_outcome(run):
-            if output is None:  # not written yet
-                return None
+            if output is None or output is ...:  # not written yet
+                return output
             joint[drafted, int(output)] += chance
         return joint
 
