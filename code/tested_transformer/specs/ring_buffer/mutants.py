@@ -38,7 +38,7 @@ class Ring:
 
 
 @mistake(
-    "a ring of w - 1 slots",
+    "a ring one slot too small",
     rejected_by="the oldest key of the window counts",
     symptom="Right until the window is full. From then on every query lacks one key.",
     cause="The window is taken for the number of earlier tokens less one: it includes the query's own.",
@@ -49,7 +49,7 @@ class OneSlotTooFew(Ring):
 
 
 @mistake(
-    "a ring of w + 1 slots",
+    "a ring one slot too large",
     rejected_by="a key that has left the window changes nothing",
     symptom="Right until the window is full. From then on every query has one key too many.",
     cause="Room for the window and for the new token, which is part of the window already.",
