@@ -141,3 +141,127 @@ def two_softmaxes(query, rotary_query, latent, rotary_key, up_key, up_value):
     parts = query @ up_key @ latent.mT, rotary_query @ rotary_key.mT
     weights = sum((scale * part).softmax(-1) for part in parts) / 2
     return weights @ latent @ up_value.mT
+
+
+# --- A ring buffer, a sink ------------------------------------------------------------------------
+
+
+@right("ch16.ring_buffer")
+class Ring:
+    def __init__(self, window):
+        self.tokens, self.window = [], window
+
+    def append(self, key, value):
+        self.tokens = [*self.tokens, (key, value)][-self.window :]
+        return tuple(torch.cat(every, dim=2) for every in zip(*self.tokens, strict=True))
+
+
+@wrong("ch16.ring_buffer", "keys are forgotten, values are not")
+class AllValues(Ring):
+    def append(self, key, value):
+        keys, _ = super().append(key, value)
+        return keys, value.expand(-1, -1, keys.shape[2], -1)
+
+
+@right("ch16.sink_attention")
+def by_gate(query, key, value, sinks):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    gate = torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks[:, None, None])
+    return gate * functional.scaled_dot_product_attention(query, key, value)
+
+
+@right("ch16.sink_attention")
+def by_column(query, key, value, sinks):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1] @ value
+
+
+@wrong("ch16.sink_attention", "the gate of another sign")
+def other_gate(query, key, value, sinks):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    gate = torch.sigmoid(sinks[:, None, None] - scores.logsumexp(-1, keepdim=True))
+    return gate * functional.scaled_dot_product_attention(query, key, value)
+
+
+@wrong("ch16.sink_attention", "the maximum in place of the sum")
+def by_maximum(query, key, value, sinks):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    gate = torch.sigmoid(scores.amax(-1, keepdim=True) - sinks[:, None, None])
+    return gate * functional.scaled_dot_product_attention(query, key, value)
+
+
+# --- Copy on write --------------------------------------------------------------------------------
+
+
+@right("ch16.copy_on_write")
+def block_to_write(block, references, free, copy):
+    if references[block] == 1:
+        return block
+    new = free.pop()
+    copy(block, new)
+    references[block] -= 1
+    references[new] = 1
+    return new
+
+
+@right("ch16.copy_on_write", "from the other end of the list")
+def first_free(block, references, free, copy):
+    if references[block] > 1:
+        references[block] -= 1
+        block, old = free.pop(0), block
+        references[block] = 1
+        copy(old, block)
+    return block
+
+
+@wrong("ch16.copy_on_write", "the new block stays on the free list")
+def still_free(block, references, free, copy):
+    if references[block] == 1:
+        return block
+    new = free[-1]
+    copy(block, new)
+    references[block] -= 1
+    references[new] = 1
+    return new
+
+
+@wrong("ch16.copy_on_write", "copied with three readers only")
+def three_readers(block, references, free, copy):
+    return block if references[block] < 3 else block_to_write(block, references, free, copy)
+
+
+# --- Accept or replace ----------------------------------------------------------------------------
+
+
+@right("ch16.checked_token")
+def checked_token(token, q, p, choose):
+    accepted = (p[token] / q[token]).clamp(max=1)
+    if choose(torch.stack([1 - accepted, accepted])):
+        return token
+    missing = (p - q).clamp(min=0)
+    return choose(missing / missing.sum())
+
+
+@right("ch16.checked_token", "in one sample")
+def in_one_sample(token, q, p, choose):
+    """What is missing, times the probability of a rejection, and the token itself."""
+    stay = min(1.0, float(p[token] / q[token]))
+    missing = (p.double() - q.double()).clamp(min=0)
+    total = float(missing.sum())
+    mixed = (1 - stay) * missing / total if total > 1e-9 else torch.zeros_like(missing)
+    mixed[token] += stay
+    return choose(mixed)
+
+
+@wrong("ch16.checked_token", "always accepted")
+def always(token, q, p, choose):
+    return token
+
+
+@wrong("ch16.checked_token", "replaced from the absolute difference")
+def absolute(token, q, p, choose):
+    accepted = (p[token] / q[token]).clamp(max=1)
+    if choose(torch.stack([1 - accepted, accepted])):
+        return token
+    return choose((p - q).abs() / (p - q).abs().sum())

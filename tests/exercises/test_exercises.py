@@ -15,7 +15,11 @@ SOLUTIONS = chapter_solutions()
 class Unwritten:
     """A class whose object answers nothing: for an exercise that asks for a class."""
 
+    def __init__(self, *arguments): ...
+
     def __call__(self, *arguments): ...
+
+    def append(self, *arguments): ...
 
 
 def test_every_exercise_has_a_solution():

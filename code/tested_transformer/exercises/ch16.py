@@ -1,16 +1,26 @@
-"""Exercises of chapter 16: bytes of a cache, grouped-query attention, fewer KV heads, the absorbed form."""
+"""Exercises of chapter 16: bytes of a cache, fewer KV heads, the absorbed form; windows, sinks, blocks, drafts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import reference
+from ..analysis.every_outcome import every_outcome
+from ..layers.block_manager import BlockManager
 from ..specs.compare import Problem, compare, unchanged
 from ..specs.latent.spec import LATENT_ATTENTION
 from ..specs.mistakes import mistake, mistakes
+from ..specs.paged.spec import BLOCK_TABLES, play
+from ..specs.ring_buffer.spec import RING_BUFFER
+from ..specs.sinks.spec import SINK_ATTENTION
 from ..specs.spec import Case, Check, Run, Spec
 
 # --- Bytes of a cache -----------------------------------------------------------------------------
@@ -337,4 +347,319 @@ ABSORBED = LATENT_ATTENTION.narrowed(
     points=3,
 )  # fmt: skip
 
-EXERCISES = (CACHE_BYTES, GROUPED, POOLED, ABSORBED)
+# --- On the deeper pages: a ring buffer, a sink ----------------------------------------------------
+
+RING = replace(RING_BUFFER, name="ch16.ring_buffer", points=2)
+
+OPTIONS = {"mask", "bias", "causal", "window", "scale"}
+
+
+def _plain_sinks(case: Case) -> bool:
+    """Whether a case has no option, and as many KV heads as query heads."""
+    given = case.arguments
+    same = given["query"].shape[1] == given["key"].shape[1]
+    return same and not given.keys() & OPTIONS and not case.is_empty
+
+
+SINKS = SINK_ATTENTION.narrowed(
+    _plain_sinks,
+    name="ch16.sink_attention",
+    statement="sink_attention(query, key, value, sinks): attention without a mask, with one learned logit per "
+    "head in the denominator of its softmax. The weight of a key is exp(score) / (exp(sink) + the sum of all "
+    "exp(score)), with the scale 1 / sqrt(d). query (B, H, L, d), key (B, H, S, d), value (B, H, S, dv), sinks "
+    "(H) -> (B, H, L, dv)",
+    mutants=[
+        mutant for mutant in SINK_ATTENTION.mutants
+        if mutant.name not in {"the window hides the sink", "the sink is scaled"}
+    ],
+    points=2,
+)  # fmt: skip
+SINKS = replace(
+    SINKS,
+    checks=[check for check in SINKS.checks if not check.name.startswith("a constant on all")],
+)  # which gives a bias
+
+# --- Copy on write --------------------------------------------------------------------------------
+
+
+class NotWrittenYet(Exception):
+    """A part of an exercise returned nothing."""
+
+
+def _manager(block_to_write: Callable[..., Any], *given: Any, copy: Callable) -> BlockManager:
+    """A BlockManager that asks the candidate for the block that may be written."""
+
+    class Manager(BlockManager):
+        def _own(self, block: int) -> int:
+            if self.pool.references[block] == 1:
+                self._forget(block)  # other tokens will stand in it
+            pool = self.pool
+            mine = block_to_write(block, pool.references, pool.free, self.copy)
+            if mine is None or mine is ...:
+                raise NotWrittenYet(mine)
+            return mine
+
+    return Manager(*given, copy=copy)
+
+
+def _build_tables(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+    def call(num_blocks: int, block_size: int, steps: tuple) -> Any:
+        try:
+            return play(partial(_manager, candidate), num_blocks, block_size, steps)
+        except NotWrittenYet as nothing:
+            return nothing.args[0]
+
+    return call
+
+
+def _copied(block, references, free, copy):
+    """A free block with the same tokens, which counts its new reader."""
+    new = free.pop()
+    references[new] = 1
+    copy(block, new)
+    return new
+
+
+@mistake(
+    "appended to a shared block",
+    rejected_by="a sequence reads what was written for it",
+    symptom="Two requests with the same prompt go on with each other's words, mid-block.",
+    cause="A block that is not full has two readers, and one of them appends to it in place.",
+    seen="Avarok-Cybersecurity/atlas issue 1193",
+)
+def no_copy(block, references, free, copy):
+    """The same block for both."""
+    return block
+
+
+@mistake(
+    "the old block keeps its reader",
+    rejected_by="blocks that nobody reads are free",
+    symptom="The pool fills up over hours.",
+    cause="Who moves to a copy reads the old block no longer: its count must go down by one.",
+)
+def old_reader_stays(block, references, free, copy):
+    """The count of the old block stays."""
+    return block if references[block] == 1 else _copied(block, references, free, copy)
+
+
+@mistake(
+    "a new block without its tokens",
+    rejected_by="a sequence reads what was written for it",
+    symptom="A sequence that forks in the middle of a block loses the tokens of that block.",
+    cause="The new block is taken and never gets what stood in the old one.",
+)
+def no_tokens(block, references, free, copy):
+    """Nothing is copied."""
+    if references[block] == 1:
+        return block
+    references[block] -= 1
+    return _copied(block, references, free, lambda old, new: None)
+
+
+@mistake(
+    "copied the wrong way",
+    rejected_by="a sequence reads what was written for it",
+    symptom="After a fork both sequences have lost the tokens of the shared block.",
+    cause="copy(old, new) copies from the old block to the new one; the arguments are exchanged.",
+)
+def copied_back(block, references, free, copy):
+    """From the new block to the old one."""
+    if references[block] == 1:
+        return block
+    references[block] -= 1
+    return _copied(block, references, free, lambda old, new: copy(new, old))
+
+
+@mistake(
+    "the copy counts no reader",
+    rejected_by="ValueError",
+    symptom="An error when the sequence that made the copy ends: its block is said to be in use by nobody.",
+    cause="A block from the free list has 0 readers, and its new reader is not counted.",
+)
+def no_reader(block, references, free, copy):
+    """The count of the new block stays 0."""
+    if references[block] == 1:
+        return block
+    references[block] -= 1
+    new = _copied(block, references, free, copy)
+    references[new] = 0
+    return new
+
+
+def _cow_cases(rng: np.random.Generator) -> list[Case]:
+    """Those of the tables, and one in which a sequence with a copy ends."""
+    steps = (("start", (5, 6, 7)), ("fork", 0), ("write", 1, (3,)), ("truncate", 1, 0))
+    more = {"num_blocks": 6, "block_size": 4, "steps": (*steps, ("start", (2, 2)))}
+    return [*BLOCK_TABLES.cases(rng), Case("a sequence with a copy ends", more)]
+
+
+COPY_ON_WRITE = replace(
+    BLOCK_TABLES,
+    cases=_cow_cases,
+    name="ch16.copy_on_write",
+    statement="block_to_write(block, references, free, copy): a sequence that reads `block` will write to it; return the "
+    "block that it may write. That is `block` if no other sequence reads it, else a free one, taken from the "
+    "end of the list `free`, with the same tokens: copy(old, new) copies them. references[b] counts the sequences "
+    "that read block b; keep it right",
+    build=_build_tables,
+    mutants=mistakes(no_copy, old_reader_stays, no_tokens, copied_back, no_reader),
+    points=2,
+)
+
+# --- Accept or replace ----------------------------------------------------------------------------
+
+
+def _build_checked(candidate: Any, arguments: dict[str, Any]) -> Callable[..., Any]:
+    """The candidate as the joint distribution of the drafted token and of its output."""
+
+    def call(q: Tensor, p: Tensor) -> Any:
+        joint = np.zeros((len(q), len(q)))
+
+        def run(choose):
+            drafted = choose(q)
+            return drafted, candidate(drafted, q, p, choose)
+
+        for (drafted, output), chance in every_outcome(run):
+            if output is None or output is ...:  # not written yet
+                return output
+            joint[drafted, int(output)] += chance
+        return joint
+
+    return call
+
+
+def _joint_reference(q: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Accepted tokens on the diagonal; what is rejected is divided as the residual is."""
+    joint = np.zeros((len(q), len(q)))
+    missing = [max(0.0, float(p[y] - q[y])) for y in range(len(q))]
+    for x in range(len(q)):
+        joint[x, x] += min(q[x], p[x])
+        rejected = max(0.0, float(q[x] - p[x]))
+        for y in range(len(q)):
+            joint[x, y] += rejected * missing[y] / (sum(missing) or 1.0)
+    return joint
+
+
+def _accepts(token, q, p, choose):
+    chance = (p[token] / q[token]).clamp(max=1)
+    return choose(torch.stack([1 - chance, chance])) == 1
+
+
+@mistake(
+    "a rejected token replaced by a sample of p",
+    rejected_by="the output has the target's distribution",
+    symptom="Tokens that the draft favors are too frequent: each has a second chance.",
+    cause="What was accepted already has to be subtracted: max(0, p - q).",
+    seen="ShopeeLLM/Spec-RL issue 14",
+)
+def from_p(token, q, p, choose):
+    """The whole target distribution after a rejection."""
+    return token if _accepts(token, q, p, choose) else choose(p)
+
+
+@mistake(
+    "accepted with q / p",
+    rejected_by="the output has the target's distribution",
+    cause="The ratio is upside down: what the draft proposes too often must be rejected at times.",
+)
+def upside_down(token, q, p, choose):
+    """The models exchanged in the ratio."""
+    return token if _accepts(token, p, q, choose) else choose(_missing(q, p))
+
+
+@mistake(
+    "rejected and sampled from q again",
+    rejected_by="the output has the target's distribution",
+    cause="A second draft token is not checked: the replacement comes from max(0, p - q).",
+)
+def drafted_again(token, q, p, choose):
+    """Another sample of the draft."""
+    return token if _accepts(token, q, p, choose) else choose(q)
+
+
+@mistake(
+    "accepted if a sample of p agrees",
+    rejected_by="as many drafts as possible are accepted",
+    symptom="The distribution is right, and few tokens are accepted.",
+    cause="Two samples agree with probability sum(p q), and sum(min(p, q)) is possible.",
+    seen="ml-explore/mlx-lm pull request 1709",
+)
+def two_samples(token, q, p, choose):
+    """The draft is not used at all."""
+    return choose(p)
+
+
+def _missing(q, p):
+    rest = (p - q).clamp(min=0)
+    return rest / rest.sum() if rest.sum() > 0 else p
+
+
+def _checked_cases(rng: np.random.Generator) -> list[Case]:
+
+    def case(label, q, p, dtype=torch.float64) -> Case:
+        q, p = (np.asarray(each, dtype=float) / np.sum(each) for each in (q, p))
+        return Case(label, {"q": q, "p": p}, dtype)
+
+    def some(vocab: int) -> np.ndarray:
+        return rng.random(vocab) + 0.1
+
+    return [
+        case("two tokens", (3, 1), (1, 1)),
+        case("the example by hand", (6, 3, 1), (3, 5, 2)),
+        case("a token that the target never generates", (2, 1, 1), (0, 1, 3)),
+        case("equal distributions", (4, 2, 2), (4, 2, 2)),
+        case("five tokens", some(5), some(5)),
+        case("seven tokens", some(7), some(7)),
+        case("float32", some(4), some(4), torch.float32),
+    ]
+
+
+def _rounding(case: Case) -> float:
+    """Differences and a sum of V probabilities up to 1, and as many products in each of them."""
+    return 8 * len(case.arguments["q"]) * torch.finfo(case.dtype).eps
+
+
+def _output(run: Run, case: Case) -> Problem | None:
+    slack = len(case.arguments["p"]) * run.expected(case)[1]
+    got, wanted = run.value(case).sum(0), case.arrays()["p"]
+    return compare(wanted, got, slack, "the distribution of the output")
+
+
+def _accepted(run: Run, case: Case) -> Problem | None:
+    given = case.arrays()
+    wanted = np.minimum(given["q"], given["p"])
+    got = np.diag(run.value(case))
+    return compare(wanted, got, run.expected(case)[1], "drafted and accepted, for each token")
+
+
+CHECKED = Spec(
+    name="ch16.checked_token",
+    statement="checked_token(token, q, p, choose): the token that follows, where `token` was sampled from q. It is "
+    "accepted with probability min(1, p[token] / q[token]), else replaced by a sample of max(0, p - q), divided "
+    "by its sum. q and p (V) are the distributions of the draft and of the target. All chance is in "
+    "choose(probabilities), which returns index i with probability probabilities[i]",
+    required=("q", "p"),
+    reference=_joint_reference,
+    differentiable=False,
+    slack=_rounding,
+    cases=_checked_cases,
+    build=_build_checked,
+    checks=(
+        Check(
+            "the output has the target's distribution",
+            "Whatever was drafted: all outcomes together must have the distribution p.",
+            _output,
+        ),
+        Check(
+            "as many drafts as possible are accepted",
+            "A token x is drafted and accepted with probability min(q(x), p(x)).",
+            _accepted,
+        ),
+    ),
+    mutants=mistakes(from_p, upside_down, drafted_again, two_samples),
+    chapter=16,
+    points=2,
+)
+
+EXERCISES = (CACHE_BYTES, GROUPED, POOLED, ABSORBED, RING, SINKS, COPY_ON_WRITE, CHECKED)

@@ -1,0 +1,1 @@
+"""The Spec of a cache that keeps the last keys."""
