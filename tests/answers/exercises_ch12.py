@@ -21,7 +21,7 @@ def from_counts(sentences, bidirectional, key):
     return torch.stack(losses)
 
 
-@right("ch12.covered_loss")
+@right("ch12.lowest_loss")
 def by_counting(sentences, bidirectional):
     def read(row, i):
         return (tuple(row[:i]), tuple(row[i + 1 :]) if bidirectional else ())
@@ -29,7 +29,7 @@ def by_counting(sentences, bidirectional):
     return from_counts(sentences, bidirectional, read)
 
 
-@wrong("ch12.covered_loss", "one token of context")
+@wrong("ch12.lowest_loss", "one token of context")
 def neighbors(sentences, bidirectional):
     def read(row, i):
         return (tuple(row[:i][-1:]), tuple(row[i + 1 : i + 2]) if bidirectional else ())
@@ -37,7 +37,7 @@ def neighbors(sentences, bidirectional):
     return from_counts(sentences, bidirectional, read)
 
 
-@wrong("ch12.covered_loss", "the order of the context is lost")
+@wrong("ch12.lowest_loss", "the order of the context is lost")
 def bag(sentences, bidirectional):
     def read(row, i):
         return tuple(sorted(row[:i])), tuple(sorted(row[i + 1 :])) if bidirectional else ()
@@ -47,7 +47,7 @@ def bag(sentences, bidirectional):
     return from_counts(sentences, False, read)
 
 
-@wrong("ch12.covered_loss", "float32")
+@wrong("ch12.lowest_loss", "float32")
 def narrow(sentences, bidirectional):
     return by_counting(sentences, bidirectional).float()
 

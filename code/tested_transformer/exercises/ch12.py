@@ -157,7 +157,7 @@ def _knows_more(run: Run, case: Case) -> Problem | None:
 
 
 COVERED_LOSS = Spec(
-    name="ch12.covered_loss",
+    name="ch12.lowest_loss",
     statement="lowest_loss(sentences, bidirectional) -> float64 (L): the lowest possible mean cross-entropy "
     "in nats at each position, over N equally probable sentences (N, L) of token IDs. The model reads the "
     "earlier tokens; with bidirectional=True it reads all tokens but the one at this position",
