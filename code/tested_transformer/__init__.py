@@ -36,6 +36,10 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.retention": (
+        "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
+        "retnet_log_decay"
+    ),
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",

@@ -40,6 +40,7 @@ from .positions import (
     sinusoidal_positions,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .retention import gated_retention, retention
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
     additive_scores,
@@ -110,6 +111,7 @@ __all__ = [
     "expected_cost_gradient",
     "expert_routing",
     "feed_forward",
+    "gated_retention",
     "gaussian_scores",
     "gpt2_words",
     "gru_step",
@@ -155,6 +157,7 @@ __all__ = [
     "relative_attention",
     "repetition",
     "residual_stack",
+    "retention",
     "rms_norm",
     "rotary_attention",
     "sampled_from",
