@@ -213,6 +213,7 @@ def test_logits_of_any_size():
     assert bool((found <= 0).all())
     assert bool(torch.isfinite(found).all())
     torch.testing.assert_close(found[:3], torch.tensor([-625.0, -6.25, -math.log(2) / 16]))
+    assert gated_log_decay(logits.bfloat16()).dtype == torch.float32
 
 
 # --- Gates and padding ----------------------------------------------------------------------------

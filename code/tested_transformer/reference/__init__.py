@@ -79,6 +79,7 @@ from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
+from .yoco import yoco
 
 __all__ = [
     "accepted_distribution",
@@ -183,4 +184,5 @@ __all__ = [
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
+    "yoco",
 ]
