@@ -86,6 +86,18 @@ def test_the_upper_layers_have_no_keys():
     assert [type(layer) for layer in small("window").layers[:2]] == [WindowLayer] * 2
 
 
+def test_the_shared_matrices_begin_as_all_others_do():
+    """Within sqrt(6 / (24 + 8)), as Glorot and Bengio have it; torch's own beginning would end at 0.2."""
+    torch.manual_seed(0)
+    model = Yoco(CONFIG)
+    for again in (False, True):
+        if again:
+            torch.nn.init.constant_(model.shared.key.weight, 7.0)
+            model.reset_parameters()
+        largest = float(model.shared.key.weight.detach().abs().max())
+        assert 0.3 < largest < (6 / 32) ** 0.5
+
+
 @torch.no_grad()
 @EACH
 def test_the_upper_half_attends_to_every_token(kind):
