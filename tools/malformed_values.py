@@ -46,10 +46,12 @@ from tested_transformer.layers.cache import (
     DecoderCache,
     KeyValueCache,
     LayerCache,
+    LayerState,
     WindowCache,
 )
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
+from tested_transformer.layers.gated_retention import RetentionState
 from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
@@ -70,6 +72,7 @@ from tested_transformer.models.recurrent import (
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
+from tested_transformer.models.yoco import Yoco, YocoConfig
 from tested_transformer.plotting.interactive import (
     NumberPicture,
     NumberTranslation,
@@ -187,6 +190,18 @@ def filled_paged_cache() -> PagedCache:
     return cache
 
 
+def filled_retention_state() -> RetentionState:
+    """The state after two tokens."""
+    state = RetentionState()
+    state.update(torch.rand(2, 2, 4, 4), 2)
+    return state
+
+
+def small_yoco_config() -> YocoConfig:
+    """A YOCO of two layers."""
+    return YocoConfig(11, d_model=8, num_heads=2, num_layers=2)
+
+
 def used_pool() -> BlockPool:
     """A pool with block 0 in use."""
     pool = BlockPool(3)
@@ -268,6 +283,10 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LanguageModel: small_language_model,
     DecodingState: lambda: CausalState(small_language_model()),
     AttentionCache: KeyValueCache,
+    LayerState: KeyValueCache,
+    RetentionState: filled_retention_state,
+    YocoConfig: small_yoco_config,
+    Yoco: lambda: Yoco(small_yoco_config()),
     MultiHeadAttention: lambda: MultiHeadAttention(8, 2),
     FeedForward: lambda: FeedForward(8, 16),
     Sampling: Sampling,
@@ -487,6 +506,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     ),  # another option's right value would be wrong with one
     "FalconConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
+    "YocoConfig.latent": lambda: None,
+    "YocoConfig.experts": lambda: None,
+    "YocoConfig.num_layers": lambda: 2,
+    "SharedKeyValues.norm": lambda: LayerNorm(8),
     "GptOssConfig.windowed": lambda: (True, False) * 3,
     "MscaleYarnScaling.fast_turns": lambda: 32.0,
     "sigmoid_routing.num_groups": lambda: 1,

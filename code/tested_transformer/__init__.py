@@ -36,11 +36,16 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.retention": (
+        "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
+        "retnet_log_decay"
+    ),
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
@@ -54,6 +59,7 @@ PUBLIC = {
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
+    "layers.shared_attention": "SharedAttention SharedKeyValues",
     "layers.sink_attention": "SinkAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
@@ -68,6 +74,7 @@ PUBLIC = {
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
     ),
+    "models.yoco": "Yoco YocoConfig",
     "models.whisper": "audio_positions AudioStem Whisper WhisperConfig",
     "data.log_mel": "log_mel mel_filters",
     "data.byte_bpe": "ByteBPE",

@@ -7,6 +7,11 @@ from torch.nn import functional
 
 from tested_transformer import attention
 from tested_transformer.functional.latent import absorbed_latent_attention, latent_attention
+from tested_transformer.mixers.retention import (
+    gated_log_decay,
+    gated_retention,
+    parallel_retention,
+)
 
 from . import right, wrong
 
@@ -265,3 +270,31 @@ def absolute(token, q, p, choose):
     if choose(torch.stack([1 - accepted, accepted])):
         return token
     return choose((p - q).abs() / (p - q).abs().sum())
+
+
+right("ch16.gated_retention", "the package's")(gated_retention)
+
+
+@right("ch16.gated_retention", "token by token")
+def gates_by_token(query, key, value, gate_logits, *, temperature=16.0, state=None):
+    decays, outputs = gate_logits.sigmoid() ** (1 / temperature), []
+    state = 0.0 if state is None else state
+    for t in range(query.shape[2]):
+        state = decays[:, :, t, None, None] * state + key[:, :, t, :, None] * value[:, :, t, None]
+        outputs.append((query[:, :, t, None] @ state)[:, :, 0] / query.shape[-1] ** 0.5)
+    output = torch.stack(outputs, 2)
+    return output / (output.square().mean(-1, keepdim=True) + 1e-5).sqrt(), state
+
+
+@wrong("ch16.gated_retention", "the new state is the old one")
+def state_forgotten(query, key, value, gate_logits, *, temperature=16.0, state=None):
+    output, new = gated_retention(
+        query, key, value, gate_logits, temperature=temperature, state=state
+    )
+    return output, new if state is None else state
+
+
+@wrong("ch16.gated_retention", "the output is not normalized")
+def not_normalized(query, key, value, gate_logits, *, temperature=16.0, state=None):
+    log_decay = gated_log_decay(gate_logits, temperature=temperature)
+    return parallel_retention(query, key, value, log_decay, state=state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
-from ..bounds import AtLeast, Divides, NonNegativeInt, PositiveInt
+from ..bounds import AtLeast, AtMost, Divides, NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import check_fields, checked
 
@@ -18,6 +18,7 @@ class CachedModel:
 
     kv_heads: G, for a model that caches keys and values of d_head features. latent: c, for one that
     caches a latent and a rotary key of `rotary` features in their place. One of the two is given.
+    caching: how many layers have a cache that grows, if not all do: 1 in a YOCO.
 
     Raises: TypeError or ValueError that name the field.
     Source: Shazeer 2019; Ainslie et al. 2023; DeepSeek-AI 2024 (DeepSeek-V2), table 1.
@@ -30,6 +31,7 @@ class CachedModel:
     kv_heads: Annotated[int, AtLeast(1), Divides("heads")] | None = None
     latent: PositiveInt | None = None
     rotary: NonNegativeInt = 0
+    caching: Annotated[int, AtLeast(1), AtMost("layers")] | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -40,7 +42,7 @@ class CachedModel:
 
     @property
     def cached(self) -> int:
-        """Numbers that each layer caches for a token."""
+        """Numbers that each caching layer caches for a token."""
         if self.latent is not None:
             return self.latent + self.rotary
         return 2 * self.kv_heads * self.d_head
@@ -57,7 +59,8 @@ class CachedModel:
 def cache_bytes(model: CachedModel, tokens: NonNegativeInt = 1, *, item: PositiveInt = 2) -> int:
     """Bytes of the cache for one sequence of so many tokens; item: bytes of a number.
 
-    Every layer counts in full, also where a sliding window would let it forget.
+    Every layer counts in full, also where a sliding window would let it forget; with `caching` those alone.
+    What does not grow, such as the states of retention, is not counted.
 
     Raises: TypeError or ValueError that name the argument.
     Source: Shazeer 2019, section 2.4.1; DeepSeek-AI 2024 (DeepSeek-V2), table 1.
@@ -65,7 +68,8 @@ def cache_bytes(model: CachedModel, tokens: NonNegativeInt = 1, *, item: Positiv
     >>> cache_bytes(CACHED_MODELS["LLaMA-13B"])
     819200
     """
-    return model.layers * model.cached * item * tokens
+    layers = model.layers if model.caching is None else model.caching
+    return layers * model.cached * item * tokens
 
 
 @checked

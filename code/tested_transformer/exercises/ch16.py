@@ -1,4 +1,4 @@
-"""Exercises of chapter 16: bytes of a cache, fewer KV heads, the absorbed form; windows, sinks, blocks, drafts."""
+"""Exercises of chapter 16: a cache's bytes, fewer KV heads, the absorbed form; windows, sinks, blocks, drafts, gates."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..specs.compare import Problem, compare, unchanged
 from ..specs.latent.spec import LATENT_ATTENTION
 from ..specs.mistakes import mistake, mistakes
 from ..specs.paged.spec import BLOCK_TABLES, play
+from ..specs.retention.spec import GATED_RETENTION
 from ..specs.ring_buffer.spec import RING_BUFFER
 from ..specs.sinks.spec import SINK_ATTENTION
 from ..specs.spec import Case, Check, Run, Spec
@@ -662,4 +663,21 @@ CHECKED = Spec(
     points=2,
 )
 
-EXERCISES = (CACHE_BYTES, GROUPED, POOLED, ABSORBED, RING, SINKS, COPY_ON_WRITE, CHECKED)
+# --- Gated retention ------------------------------------------------------------------------------
+
+GATED = GATED_RETENTION.narrowed(
+    lambda case: not case.is_empty
+    and not case.arguments.keys() & {"real", "scale", "norm_eps", "chunk_size"},
+    name="ch16.gated_retention",
+    statement="gated_retention(query, key, value, gate_logits, *, temperature=16.0, state=None) -> (output, new "
+    "state). The decays are sigmoid(gate_logits)^(1 / temperature); at each token the state is multiplied by its "
+    "decay, takes in key value^T, and the output is query^T state / sqrt(d). Then each head's dv features are "
+    "divided, token by token, by the root of their mean square + 1e-5. query and key (B, H, L, d), value "
+    "(B, H, L, dv), gate_logits (B, H, L), state (B, H, d, dv), 0 if None -> (B, H, L, dv) and (B, H, d, dv)",
+    mutants=[
+        mutant for mutant in GATED_RETENTION.mutants if mutant.name != "padding decays the state"
+    ],
+    points=3,
+)  # fmt: skip
+
+EXERCISES = (CACHE_BYTES, GROUPED, POOLED, ABSORBED, RING, SINKS, COPY_ON_WRITE, CHECKED, GATED)

@@ -14,7 +14,29 @@ from ..bounds import AtLeast, AtMost, Below, NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
 
-__all__ = ["AttentionCache", "DecoderCache", "KeyValueCache", "WindowCache"]
+__all__ = ["AttentionCache", "DecoderCache", "KeyValueCache", "LayerState", "WindowCache"]
+
+
+@runtime_checkable
+class LayerState(Protocol):
+    """What a decoder's cache needs of each layer's: keys and values, or a state of fixed size.
+
+    length: all tokens seen, dropped ones too.
+
+    Source: chapter 16.
+    """
+
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside."""
+
+    def reorder(self, rows: Int[Tensor, " N"]) -> None:
+        """Keep these sequences of the batch, in this order."""
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens."""
 
 
 @runtime_checkable
@@ -248,12 +270,12 @@ def check_no_gradient(key: Tensor, value: Tensor) -> None:
 class LayerCache:
     """What one decoder layer keeps: its own keys and values, and those of the encoder's output."""
 
-    def __init__(self, own: AttentionCache) -> None:
+    def __init__(self, own: LayerState) -> None:
         self.own = own
         self.cross = KeyValueCache(fixed=True)  # stays empty in a model without an encoder
 
     @property
-    def filled(self) -> list[AttentionCache]:
+    def filled(self) -> list[LayerState]:
         """Those that hold something."""
         return [cache for cache in (self.own, self.cross) if cache.length]
 
@@ -278,7 +300,7 @@ class DecoderCache:
         num_layers: PositiveInt,
         *,
         capacity: PositiveInt = 64,
-        own: Callable[[], AttentionCache] | None = None,
+        own: Callable[[], LayerState] | None = None,
     ) -> None:
         own = partial(KeyValueCache, capacity=capacity) if own is None else own
         self.layers = [LayerCache(own()) for _ in range(num_layers)]

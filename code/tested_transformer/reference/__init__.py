@@ -40,6 +40,7 @@ from .positions import (
     sinusoidal_positions,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .retention import gated_retention, retention
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
     additive_scores,
@@ -78,6 +79,7 @@ from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
+from .yoco import yoco
 
 __all__ = [
     "accepted_distribution",
@@ -110,6 +112,7 @@ __all__ = [
     "expected_cost_gradient",
     "expert_routing",
     "feed_forward",
+    "gated_retention",
     "gaussian_scores",
     "gpt2_words",
     "gru_step",
@@ -155,6 +158,7 @@ __all__ = [
     "relative_attention",
     "repetition",
     "residual_stack",
+    "retention",
     "rms_norm",
     "rotary_attention",
     "sampled_from",
@@ -180,4 +184,5 @@ __all__ = [
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
+    "yoco",
 ]

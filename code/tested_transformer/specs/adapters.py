@@ -23,6 +23,7 @@ from ..generation.decoding_state import CausalState, Seq2SeqState
 from ..generation.generate import generate
 from ..generation.masked_state import MaskedCausalState
 from ..layers.multi_head import MultiHeadAttention
+from ..layers.shared_attention import SharedAttention
 from ..models.bert import Bert
 from ..models.language_model import LanguageModel
 from ..models.transformer import Transformer
@@ -458,7 +459,7 @@ def _by_backend(model: Model) -> Iterator[tuple[str, Model]]:
 
         def choose(module: nn.Module, backend: str = backend) -> None:
             for part in module.modules():
-                if isinstance(part, MultiHeadAttention):
+                if isinstance(part, MultiHeadAttention | SharedAttention):
                     part.backend = backend
 
         yield f'backend="{backend}"', model.copied(choose)

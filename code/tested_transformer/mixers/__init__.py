@@ -1,0 +1,1 @@
+"""What replaces attention: a file per idea, its forms side by side."""

@@ -1,0 +1,1 @@
+"""The Specs of retention, with given decays and with gates."""

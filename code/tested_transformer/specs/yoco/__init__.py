@@ -1,0 +1,1 @@
+"""The Spec of YOCO, the decoder that caches once."""
