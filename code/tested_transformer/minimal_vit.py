@@ -31,8 +31,8 @@ class ViT(nn.Module):
 
     def forward(self, images):
         """B C H W -> B num_classes."""
-        patches = self.projection(image_patches(images, self.patch))  # B N D
+        tokens = self.projection(image_patches(images, self.patch))  # B N D
         first = self.cls_token.expand(len(images), 1, -1)  # B 1 D
-        x = torch.cat([first, patches], dim=1) + self.positions  # B 1+N D
+        x = torch.cat([first, tokens], dim=1) + self.positions  # B 1+N D
         x = self.norm(self.layers(x))
         return self.head(x[:, 0])  # from the class token alone
