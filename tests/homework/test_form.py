@@ -7,6 +7,7 @@ import pytest
 
 from homework import notebook
 from tested_transformer.homework.assignments import assignment, assignment_names
+from tested_transformer.homework.submissions.slicing import needed_for
 from tested_transformer.homework.tasks import Hunt, Written
 
 pytestmark = pytest.mark.plain_types
@@ -17,6 +18,12 @@ TEXTS = {
     ]
     for name in NAMES
 }
+RUN_OR_NOT = (
+    "A call on a line of its own, such as `torch.manual_seed(0)` or `print(scores)`, is not run, so put it inside "
+    "the function if you need it. Two kinds of calls are run: those that change a variable which a graded function "
+    "uses, such as `names.append(0)`, and those that set a library's default, such as "
+    "`torch.set_default_dtype(torch.float64)`."
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,12 +32,22 @@ def test_the_opening_says_what_is_allowed_and_how_it_is_marked(name):
     for words in (
         "**What your code may use.** The grader runs your functions and tests with PyTorch, NumPy and "
         "Python's standard library.",
-        "A call on a line of its own, such as `torch.manual_seed(0)` or",
+        RUN_OR_NOT,
         "**How it is marked.**",
         '"all caught" beside 0 points',
         f"{assignment(name).points} points and takes about",
     ):
         assert words in opening, words
+
+
+def test_the_grader_runs_what_the_opening_says_it_runs():
+    left_out, taken = (re.findall("`(.+?)`", text) for text in RUN_OR_NOT.split("Two kinds"))
+    code = "import torch\nnames, scores = [], []\ndef f(): return names"
+    for line in left_out:
+        assert needed_for(f"{code}\n{line}\n", "f").splitlines()[-1] != line
+    for line in taken:
+        assert needed_for(f"{code}\n{line}\n", "f").splitlines()[-1] == line
+    assert (len(left_out), len(taken)) == (2, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
