@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import generate
 from homework import notebook
 from tested_transformer.homework.assignments import assignment, assignment_names
 from tested_transformer.homework.submissions.slicing import needed_for
@@ -63,6 +64,17 @@ def test_headings_hints_and_examples_have_one_form(name):
     assert folds.count("Hint 1") == folds.count("Hint 2")
     assert not re.findall(r"[Bb]y pencil|[Aa]nother hint|[Ss]econd hint", text)
     assert "By hand: " in text
+
+
+def test_the_course_page_names_parts_as_the_notebooks_do():
+    page = generate.course([assignment(name) for name in NAMES])
+    headings = re.findall(
+        r"^## (\S+ .+)$",
+        "\n\n".join(text for every in TEXTS.values() for text in every),
+        re.MULTILINE,
+    )
+    parts = sum(len(assignment(name).parts) for name in NAMES)
+    assert len([each for each in headings if f"\n| {each} | " in page]) == parts
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,7 @@ import homework as tool
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment, assignment_names, part
 from tested_transformer.homework.bug_hunts import judge_hunt
+from tested_transformer.homework.handout import handed_out
 from tested_transformer.homework.jail.bubblewrap import JailMissing, Limits
 from tested_transformer.homework.jail.worker import CONSTANTS
 from tested_transformer.homework.marking import mark_class
@@ -70,7 +71,9 @@ def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, dat
 def test_a_self_check_does_not_cross_out_what_is_not_there(verdict):
     task = HOMEWORK.parts[0]
     marks = Marks("yours", "hw01", parts={task.name: PartMarks(0.0, task.points, verdict)})
-    assert re.search(rf"· {task.name} +0 of 2 +{verdict}", self_check_report(HOMEWORK, marks))
+    title = re.escape(handed_out(HOMEWORK).title(task.name))
+    assert title.startswith("1\\.1")
+    assert re.search(rf"· {title} +0 of 2 +{verdict}\n", self_check_report(HOMEWORK, marks))
 
 
 # --------------------------------------------------------------------------------------- the hunt
@@ -384,9 +387,9 @@ def look_up(labels, value, asked, sharpness):
     assert command.main(["self-check", str(path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("hw01: ")
-    assert "✓ hw01.one_way" in said
-    assert "✗ hw01.look_up" in said
-    assert "· hw01.hunt" in said
+    for sign, name in (("✓", "hw01.one_way"), ("✗", "hw01.look_up"), ("·", "hw01.hunt")):
+        assert f"{sign} {handed_out(HOMEWORK).title(name)} " in said
+    assert "hw01." not in said
     assert "wrong implementations" not in said  # the test is not written
     assert said.endswith("2 of 13 points for code; 7 more are marked by a person\n")
 

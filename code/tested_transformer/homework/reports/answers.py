@@ -62,6 +62,10 @@ def answers_page(
         assignment=assignment,
         title=handout.title,
         question=handout.text,
+        columns=[handout.title(part.name) for part in assignment.written],
+        names=[
+            (p.name, handout.title(p.name)) for p in assignment.parts if p.name in handout.questions
+        ],
         by_part=by_part,
         by_submission=list(zip(*(answers for *_, answers in by_part), strict=True)),
         changed=[each for *_, answers in by_part for each in answers if each.is_changed],
