@@ -101,6 +101,64 @@ def test_a_table_tells_all_that_is_wrong_with_it(tmp_path):
         read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
 
 
+def test_a_header_tells_all_that_is_wrong_with_it_and_its_rows_too(tmp_path):
+    table = tmp_path / "points.csv"
+    table.write_text(f"id,{WHY},{WHY},3.6,3.7 comment\ns01,1,1,1,Good\ns77,1,1,1,Good\n")
+    with pytest.raises(ValueError, match="points.csv") as caught:
+        read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
+    lines = str(caught.value).splitlines()
+    wanted = (
+        f"line 1, column {WHY}:",
+        "no such part: '3.6'",
+        "no such part: '3.7 comment'",
+        "'s77'",
+    )
+    for words, line in zip(wanted, lines, strict=True):
+        assert words in line
+
+
+# -------------------------------------------------------------------------------- the command's words
+
+
+@pytest.fixture
+def grading(tmp_path, monkeypatch):
+    """`grade` as a command, with words after it, over the class of the examples: nothing is executed."""
+    (tmp_path / "in").mkdir()
+    found = [*CLASS, marks("s07", written={})]
+    monkeypatch.setattr(command, "grade", lambda *_, **__: found)
+    monkeypatch.setattr(command, "assignment", lambda name: ASSIGNMENT)
+    folders = [str(tmp_path / "in"), "--assignment", "1", "--out", str(tmp_path / "out")]
+
+    def graded(*words):
+        assert command.main(["grade", *folders, *words]) == 0
+        return {
+            row["id"]: row for row in read((tmp_path / "out" / "grades.csv").read_text("utf-8"))
+        }
+
+    return graded
+
+
+def test_the_command_takes_a_list_of_students(grading, tmp_path, capsys):
+    students = tmp_path / "list.csv"
+    students.write_text("id,name\ns01,A\ns98,B\ns99,C\n", encoding="utf-8")
+    rows = grading("--students", str(students))
+    assert (rows["s98"]["total"], rows["s99"]["flags"]) == ("0", "nothing handed in")
+    said = capsys.readouterr().out
+    assert "\nhanded in nothing: 2 students: s98, s99\n" in said
+    assert f"\non no list: {len(CLASS)} submissions: " in said
+    page = (tmp_path / "out" / "summary.html").read_text("utf-8")
+    assert "2 students, with 0 points each" in page
+    rows = grading()
+    assert "s98" not in rows
+    assert "handed in nothing" not in capsys.readouterr().out
+
+
+def test_the_command_counts_0_where_there_is_no_answer(grading):
+    assert {row["complete"] for row in grading().values()} == {"no"}
+    rows = grading("--no-answer-zero")
+    assert [who for who, row in rows.items() if row["complete"] == "yes"] == ["s07"]
+
+
 # --------------------------------------------------------------------------------- nbgrader's folders
 
 

@@ -200,7 +200,7 @@ def test_a_hunter_learns_how_many_and_one_symptom_but_no_name():
     for mutant in MUTANTS:
         assert mutant.name not in text
     refused = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: REFUSED})))
-    assert "A right implementation was refused. Got AssertionError: off by 1e-17" in refused
+    assert "A right implementation was rejected. Got AssertionError: off by 1e-17" in refused
     assert "until then it brings no points" in refused
     assert "One that it missed" not in refused
     assert "2 of 3 caught" not in refused

@@ -67,6 +67,22 @@ def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, dat
     assert (found.points, found.verdict, found.flags) == (0.0, "not read", ())
 
 
+def test_a_function_hidden_by_a_stub_is_told_where_both_stand(tmp_path):
+    name = HOMEWORK.parts[0].function
+    cells = [
+        f"import torch\n\ndef {name}(*given):\n    return given[0]", "X = 1",
+        f"\ndef {name}(*given):\n    # your code here\n    ...",
+    ]  # fmt: skip
+    every = [{"cell_type": "code", "metadata": {}, "source": text, "outputs": []} for text in cells]
+    (tmp_path / "s01.ipynb").write_text(json.dumps({"cells": every, "metadata": {}, "nbformat": 4}))
+    marks = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, pytest.fail)
+    assert (marks.verdict, marks.flags) == ("not written", ("two definitions",))
+    both = f"`{name}` is defined in cell 1, line 3 and in cell 3, line 2."
+    assert marks.why == f"{both} The last definition counts, and it is empty."
+    whole = Marks("s01", "hw01", parts={HOMEWORK.parts[0].name: marks})
+    assert both in self_check_report(HOMEWORK, whole)
+
+
 @pytest.mark.parametrize("verdict", ["not written", "not found", "not read"])
 def test_a_self_check_does_not_cross_out_what_is_not_there(verdict):
     task = HOMEWORK.parts[0]
@@ -112,7 +128,7 @@ def test_a_test_that_refuses_what_is_right_gets_nothing():
 
     verdict = judge_hunt(HUNT, picky)
     assert verdict.points == 0
-    assert "A right implementation is refused: AssertionError: at `raise AssertionError" in repr(
+    assert "A right implementation is rejected: AssertionError: at `raise AssertionError" in repr(
         verdict
     )
 
