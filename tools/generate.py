@@ -263,10 +263,11 @@ def _kind(part) -> str:
 
 
 def _parts(assignment) -> str:
+    title = importlib.import_module(f"{PACKAGE}.homework.handout").handed_out(assignment).title
     rows = ["| part | kind | points | minutes |", "|---|---|---|---|"]
     for part in assignment.parts:
         kind = f"{_kind(part)}, {part.difficulty}" if hasattr(part, "difficulty") else _kind(part)
-        rows.append(f"| `{part.name}` | {kind} | {part.points} | {part.minutes} |")
+        rows.append(f"| {title(part.name)} | {kind} | {part.points} | {part.minutes} |")
     return "\n".join(rows)
 
 

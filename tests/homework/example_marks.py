@@ -89,7 +89,7 @@ TWO_CAUGHT = PartMarks(
 REFUSED = replace(
     TWO_CAUGHT,
     points=0.0,
-    why="A right implementation was refused.",
+    why="A right implementation was rejected.",
     got="AssertionError: off by 1e-17",
 )
 

@@ -6,16 +6,25 @@ from dataclasses import replace
 
 import pytest
 from example_marks import ASSIGNMENT, CLASS, FOUND, NAMES, WHY, marks
+from hypothesis import given
+from hypothesis import strategies as st
 from test_grades import read
 
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.marking.manual_import import MOST_ERRORS, read_manual
+from tested_transformer.homework.marking.marks import PartMarks
 from tested_transformer.homework.marking.points import NOT_MARKED, is_complete, total
 from tested_transformer.homework.marking.students import missing, read_students, unlisted
 from tested_transformer.homework.marking.tables import grades_csv
-from tested_transformer.homework.reports.answers import MOST_PAGE, answers_page
+from tested_transformer.homework.reports.answers import (
+    MOST_PAGE,
+    MOST_TEXT,
+    answers_page,
+    fair_share,
+)
 from tested_transformer.homework.reports.class_summary import class_summary
 from tested_transformer.homework.reports.feedback import feedback_page
+from tested_transformer.homework.reports.page import cut, size
 from tested_transformer.homework.submissions.collecting import collect
 
 # ------------------------------------------------------------------------------------ the students
@@ -92,6 +101,64 @@ def test_a_table_tells_all_that_is_wrong_with_it(tmp_path):
         read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
 
 
+def test_a_header_tells_all_that_is_wrong_with_it_and_its_rows_too(tmp_path):
+    table = tmp_path / "points.csv"
+    table.write_text(f"id,{WHY},{WHY},3.6,3.7 comment\ns01,1,1,1,Good\ns77,1,1,1,Good\n")
+    with pytest.raises(ValueError, match="points.csv") as caught:
+        read_manual(table, ASSIGNMENT, [one.id for one in CLASS])
+    lines = str(caught.value).splitlines()
+    wanted = (
+        f"line 1, column {WHY}:",
+        "no such part: '3.6'",
+        "no such part: '3.7 comment'",
+        "'s77'",
+    )
+    for words, line in zip(wanted, lines, strict=True):
+        assert words in line
+
+
+# -------------------------------------------------------------------------------- the command's words
+
+
+@pytest.fixture
+def grading(tmp_path, monkeypatch):
+    """`grade` as a command, with words after it, over the class of the examples: nothing is executed."""
+    (tmp_path / "in").mkdir()
+    found = [*CLASS, marks("s07", written={})]
+    monkeypatch.setattr(command, "grade", lambda *_, **__: found)
+    monkeypatch.setattr(command, "assignment", lambda name: ASSIGNMENT)
+    folders = [str(tmp_path / "in"), "--assignment", "1", "--out", str(tmp_path / "out")]
+
+    def graded(*words):
+        assert command.main(["grade", *folders, *words]) == 0
+        return {
+            row["id"]: row for row in read((tmp_path / "out" / "grades.csv").read_text("utf-8"))
+        }
+
+    return graded
+
+
+def test_the_command_takes_a_list_of_students(grading, tmp_path, capsys):
+    students = tmp_path / "list.csv"
+    students.write_text("id,name\ns01,A\ns98,B\ns99,C\n", encoding="utf-8")
+    rows = grading("--students", str(students))
+    assert (rows["s98"]["total"], rows["s99"]["flags"]) == ("0", "nothing handed in")
+    said = capsys.readouterr().out
+    assert "\nhanded in nothing: 2 students: s98, s99\n" in said
+    assert f"\non no list: {len(CLASS)} submissions: " in said
+    page = (tmp_path / "out" / "summary.html").read_text("utf-8")
+    assert "2 students, with 0 points each" in page
+    rows = grading()
+    assert "s98" not in rows
+    assert "handed in nothing" not in capsys.readouterr().out
+
+
+def test_the_command_counts_0_where_there_is_no_answer(grading):
+    assert {row["complete"] for row in grading().values()} == {"no"}
+    rows = grading("--no-answer-zero")
+    assert [who for who, row in rows.items() if row["complete"] == "yes"] == ["s07"]
+
+
 # --------------------------------------------------------------------------------- nbgrader's folders
 
 
@@ -132,9 +199,57 @@ def test_a_page_stays_small_whatever_is_pasted_into_an_answer():
     page = answers_page(ASSIGNMENT, large)
     assert len(page) < 2.2 * MOST_PAGE
     assert "(an embedded file: see the notebook)" in page
-    assert "4,980,000 more characters are in the notebook" in page
+    assert "4,980,000 more characters are in the notebook of s000]" in page
     assert page.count("<img") == MOST_PAGE // len(address)
     assert "6 more pictures in the notebook." in page
+
+
+@pytest.mark.parametrize("number", [1, 300])
+@pytest.mark.parametrize("typed", ['"', "漢", "a word\x01"])
+def test_a_page_stays_small_whatever_is_typed(number, typed):
+    text = typed * 30_000
+    every = {"written": {WHY: text, FOUND: text}, "experiments": {FOUND: text}, "stray": (text,)}
+    page = answers_page(ASSIGNMENT, [marks(f"s{n:03}", **every) for n in range(number)])
+    assert len(page.encode()) < MOST_PAGE + 20_000 + 3_000 * number
+    assert page.count("more characters are in the notebook of s000]") == 4
+
+
+def test_a_short_answer_stays_whole_beside_many_long_ones():
+    long = [marks(f"s{n:03}", written={WHY: '"' * 30_000, FOUND: "x" * 30_000}) for n in range(299)]
+    short = marks("short", written={WHY: "Because " * 300, FOUND: "It is 3."})
+    page = answers_page(ASSIGNMENT, [*long, short])
+    assert "Because " * 299 in page
+    assert "the notebook of short]" not in page
+
+
+def test_what_is_left_by_short_texts_is_shared_by_long_ones():
+    assert fair_share([10, 10, 10], room=30, most=50) == 50
+    assert fair_share([2, 10, 40, 100], room=52, most=50) == 20
+    assert fair_share([100], room=1000, most=50) == 50
+    assert fair_share([]) == MOST_TEXT
+
+
+@given(st.text(), st.integers(1, 40))
+def test_a_text_is_cut_where_the_page_would_be_too_large(text, most):
+    shown = cut(text, most, " elsewhere")
+    if size(text) <= most:
+        assert shown == text
+        return
+    kept, number = re.fullmatch(
+        r"(.*)\n\[\.\.\. ([0-9]+) more characters elsewhere]", shown, re.DOTALL
+    ).groups()
+    assert text.startswith(kept)
+    assert len(kept) + int(number) == len(text)
+    assert size(kept) <= most < size(text[: len(kept) + 1])
+
+
+def test_a_students_page_stays_small_whatever_the_grader_met():
+    huge = '"<' * 500_000
+    part = PartMarks(0.0, 4, "wrong", (), huge, huge, huge, huge, huge, huge, huge, (), (), huge)
+    one = replace(CLASS[0], notes=(huge,), parts={**CLASS[0].parts, "hw09.softmax_of_rows": part})
+    page = feedback_page(ASSIGNMENT, one)
+    assert len(page) < 80_000
+    assert page.count("more characters]") == 8
 
 
 def test_an_error_of_the_graders_is_told_to_the_instructor_alone():

@@ -94,6 +94,21 @@ def test_the_container_is_made_of_what_the_book_has():
     assert "bubblewrap" in text
 
 
+def test_the_engine_gets_what_the_container_copies_and_nothing_else():
+    file = CLASSES / "container" / "Containerfile"
+    listed = file.with_name("Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = re.findall(r"^COPY (.+) \S+$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    patterns = [line for line in listed if not line.startswith("#")]
+    assert patterns[0] == "*"
+    kept = {line[1:] for line in patterns if line.startswith("!")}
+    assert kept == {"homework", *(name for line in copied for name in line.split())}
+    assert (
+        patterns.index("!homework")
+        < patterns.index("homework/*")
+        < patterns.index("!homework/source")
+    )
+
+
 ENGINE = """#!/bin/sh
 printf '%s\\n' "$*" >> "$CALLS"
 case $1 in
@@ -123,6 +138,9 @@ def test_the_container_gets_this_folder_and_no_network(name, opened, tmp_path):
     asked, built, first, again, second = calls.read_text(encoding="utf-8").splitlines()
     assert asked == again == "image inspect tested-transformer-grader"
     assert built.startswith("build ")
+    assert (f"--ignorefile {CLASSES}/container/Containerfile.dockerignore" in built) == (
+        name == "podman"
+    )
     assert built.endswith(f"/Containerfile {ROOT}")
     assert first == second
     assert first.startswith("run --rm --security-opt seccomp=unconfined ")

@@ -32,8 +32,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tested_transformer.homework import submissions
+from tested_transformer.homework.assignments import assignment
+from tested_transformer.homework.handout import handed_out
 from tested_transformer.homework.marking.files import page_name
-from tested_transformer.homework.marking.marks import PartMarks
+from tested_transformer.homework.marking.marks import Marks, PartMarks
 from tested_transformer.homework.marking.points import Manual
 from tested_transformer.homework.reports.answers import answers_page
 from tested_transformer.homework.reports.class_summary import class_summary, histogram
@@ -198,7 +200,7 @@ def test_a_hunter_learns_how_many_and_one_symptom_but_no_name():
     for mutant in MUTANTS:
         assert mutant.name not in text
     refused = seen(feedback_page(ASSIGNMENT, marks("s02", parts={**RIGHT, HUNT.name: REFUSED})))
-    assert "A right implementation was refused. Got AssertionError: off by 1e-17" in refused
+    assert "A right implementation was rejected. Got AssertionError: off by 1e-17" in refused
     assert "until then it brings no points" in refused
     assert "One that it missed" not in refused
     assert "2 of 3 caught" not in refused
@@ -479,6 +481,31 @@ def test_the_summary_is_the_same_from_marks_in_any_order():
     text = class_summary(ASSIGNMENT, twice[::-1])
     assert text == class_summary(ASSIGNMENT, twice)
     assert "2: s03 s07" in seen(text)
+
+
+def test_parts_go_by_number_and_title():
+    homework = assignment("hw03")
+    task, hunt, words = homework.parts[0], homework.coded[-1], homework.written[0]
+    titles = {part.name: handed_out(homework).title(part.name) for part in homework.parts}
+    parts = {
+        task.name: replace(WRONG_AXIS, flags=("slow",)),
+        hunt.name: PartMarks(0.0, 4, "wrong", caught=("a",), missed=("b",)),
+    }
+    one = Marks(
+        "s01", "hw03", parts=parts, written={words.name: "Yes."}, faults=(f"{task.name}: no",)
+    )
+    page = seen(class_summary(homework, [one]))
+    assert f"{WRONG_AXIS.mistake} {titles[task.name]} {WRONG_AXIS.cause}" in page
+    assert f"b {titles[hunt.name]} 1 of 1" in page
+    assert f"{titles[task.name]}: slow" in page
+    assert f"s01 : {titles[task.name]}: no" in page
+    marked = Manual({"s01": {words.name: 1.0}}, answers={"s01": {words.name: "another"}})
+    answers = seen(answers_page(homework, [one], marked))
+    columns = " ".join(titles[part.name] for part in homework.written)
+    assert f"Where the answers are id {columns} s01" in answers
+    assert f"s01 {titles[words.name]} {words.name} answer" in answers
+    legend = answers.partition("The parts as columns of grades.csv and written.csv Part Column ")[2]
+    assert legend.startswith(" ".join(f"{title} {name}" for name, title in titles.items()))
 
 
 def test_the_most_frequent_mistake_comes_first():

@@ -16,6 +16,7 @@ import homework as tool
 from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment, assignment_names, part
 from tested_transformer.homework.bug_hunts import judge_hunt
+from tested_transformer.homework.handout import handed_out
 from tested_transformer.homework.jail.bubblewrap import JailMissing, Limits
 from tested_transformer.homework.jail.worker import CONSTANTS
 from tested_transformer.homework.marking import mark_class
@@ -66,11 +67,29 @@ def test_a_file_that_could_not_be_read_is_not_said_to_be_unwritten(tmp_path, dat
     assert (found.points, found.verdict, found.flags) == (0.0, "not read", ())
 
 
+def test_a_function_hidden_by_a_stub_is_told_where_both_stand(tmp_path):
+    name = HOMEWORK.parts[0].function
+    cells = [
+        f"import torch\n\ndef {name}(*given):\n    return given[0]", "X = 1",
+        f"\ndef {name}(*given):\n    # your code here\n    ...",
+    ]  # fmt: skip
+    every = [{"cell_type": "code", "metadata": {}, "source": text, "outputs": []} for text in cells]
+    (tmp_path / "s01.ipynb").write_text(json.dumps({"cells": every, "metadata": {}, "nbformat": 4}))
+    marks = mark_part(HOMEWORK.parts[0], read_submission(tmp_path / "s01.ipynb"), 0, pytest.fail)
+    assert (marks.verdict, marks.flags) == ("not written", ("two definitions",))
+    both = f"`{name}` is defined in cell 1, line 3 and in cell 3, line 2."
+    assert marks.why == f"{both} The last definition counts, and it is empty."
+    whole = Marks("s01", "hw01", parts={HOMEWORK.parts[0].name: marks})
+    assert both in self_check_report(HOMEWORK, whole)
+
+
 @pytest.mark.parametrize("verdict", ["not written", "not found", "not read"])
 def test_a_self_check_does_not_cross_out_what_is_not_there(verdict):
     task = HOMEWORK.parts[0]
     marks = Marks("yours", "hw01", parts={task.name: PartMarks(0.0, task.points, verdict)})
-    assert re.search(rf"· {task.name} +0 of 2 +{verdict}", self_check_report(HOMEWORK, marks))
+    title = re.escape(handed_out(HOMEWORK).title(task.name))
+    assert title.startswith("1\\.1")
+    assert re.search(rf"· {title} +0 of 2 +{verdict}\n", self_check_report(HOMEWORK, marks))
 
 
 # --------------------------------------------------------------------------------------- the hunt
@@ -109,7 +128,7 @@ def test_a_test_that_refuses_what_is_right_gets_nothing():
 
     verdict = judge_hunt(HUNT, picky)
     assert verdict.points == 0
-    assert "A right implementation is refused: AssertionError: at `raise AssertionError" in repr(
+    assert "A right implementation is rejected: AssertionError: at `raise AssertionError" in repr(
         verdict
     )
 
@@ -384,9 +403,9 @@ def look_up(labels, value, asked, sharpness):
     assert command.main(["self-check", str(path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("hw01: ")
-    assert "✓ hw01.one_way" in said
-    assert "✗ hw01.look_up" in said
-    assert "· hw01.hunt" in said
+    for sign, name in (("✓", "hw01.one_way"), ("✗", "hw01.look_up"), ("·", "hw01.hunt")):
+        assert f"{sign} {handed_out(HOMEWORK).title(name)} " in said
+    assert "hw01." not in said
     assert "wrong implementations" not in said  # the test is not written
     assert said.endswith("2 of 13 points for code; 7 more are marked by a person\n")
 

@@ -45,7 +45,7 @@ class HuntVerdict:
     def __repr__(self) -> str:
         total = len(self.hunt.mutants)
         if self.refused:
-            return f"✗ {self.hunt.name}: no points yet.\n  A right implementation is refused: {self.refused}"
+            return f"✗ {self.hunt.name}: no points yet.\n  A right implementation is rejected: {self.refused}"
         sign = "✓" if self else "·"
         lines = [f"{sign} {self.hunt.name}: {len(self.caught)} of {total} wrong implementations "
                  f"caught, every right one passes. {self.points:g} of {self.hunt.points} points."]  # fmt: skip

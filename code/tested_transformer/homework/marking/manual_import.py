@@ -92,12 +92,12 @@ def _from_csv(path: Path, assignment: Assignment, ids: Collection[str]) -> Manua
     """The points of a CSV. Raises ValueError."""
     rows = _rows(path.name, _decode(path.read_bytes())[0])
     line, header = next(rows, (1, []))
-    header = _checked_header(f"{path.name}, line {line}", header, assignment)
+    errors = _Errors()
+    header = _checked_header(f"{path.name}, line {line}", header, assignment, errors)
     known = _known(ids)
     most = {part.name: part.points for part in assignment.parts}
     points: dict[str, dict[str, float | None]] = {}
     comments: dict[str, dict[str, str | None]] = {}
-    errors = _Errors()
     for line, row in rows:
         where = f"{path.name}, line {line}"
         if not any(cell.strip() for cell in row):
@@ -188,19 +188,24 @@ def _decode(data: bytes) -> tuple[str, str]:
         return data.decode("cp1252", "replace"), "cp1252"
 
 
-def _checked_header(where: str, header: Sequence[str], assignment: Assignment) -> list[str]:
-    """The names of the columns. Raises ValueError."""
+def _checked_header(
+    where: str, header: Sequence[str], assignment: Assignment, errors: _Errors
+) -> list[str]:
+    """The names of the columns; what is wrong with them is collected. Raises ValueError for none called `id`."""
     names = [name.strip() for name in header]
     parts = [part.name for part in assignment.parts]
     if "id" not in names:
         raise argument_error(
             ValueError, where, names, "a column `id`, and one for each part marked"
         )
-    for name in filter(None, names):
-        if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
-            raise ValueError(f"{where}: no such part: {name!r}; there are {_list(parts)}")
-        if names.count(name) > 1:
-            raise argument_error(ValueError, f"{where}, column {name}", "it twice", "a column once")
+    for name in filter(None, dict.fromkeys(names)):
+        with errors:
+            if name.removesuffix(COMMENT) not in parts and name not in ("id", *NO_PARTS):
+                raise ValueError(f"{where}: no such part: {name!r}; there are {_list(parts)}")
+            if names.count(name) > 1:
+                raise argument_error(
+                    ValueError, f"{where}, column {name}", "it twice", "a column once"
+                )
     return names
 
 

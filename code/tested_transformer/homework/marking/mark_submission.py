@@ -294,7 +294,7 @@ def hunt_marks(verdict: HuntVerdict) -> PartMarks:
     """What a bug hunt brought, in words."""
     done = "right" if verdict else "wrong"
     hint = verdict.missed[0].symptom if verdict.missed else ""
-    why = "A right implementation was refused." if verdict.refused else ""
+    why = "A right implementation was rejected." if verdict.refused else ""
     if verdict.missed and verdict.returned and not why:
         why = "The test returns a value, which nobody looks at: assert what must hold."
     return PartMarks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..handout import handed_out
@@ -11,7 +11,7 @@ from ..marking.files import file_stem
 from ..marking.marks import Marks
 from ..marking.points import NOT_MARKED, Manual, is_changed
 from ..tasks import Assignment, Written
-from .page import render
+from .page import cut, render, size
 
 # What the handed out notebook says above an answer: **Your answer.**, **What you found.**
 HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
@@ -19,8 +19,8 @@ HANDED_OUT = re.compile(r"\s*\*\*(?:Your|What you) [a-z ]+\.\*\*[ \t]*")
 RUBRIC_LINE = re.compile(r"\s+(?=[0-9]+ points?:)")
 
 
-MOST_PAGE = 6_000_000  # characters of words and code on the page, and as many of pictures
-MOST_TEXT = 20_000  # of one answer, however few there are
+MOST_PAGE = 6_000_000  # bytes of words and code as the page holds them, and as many of pictures
+MOST_TEXT = 20_000  # of one text, however few there are
 EMBEDDED = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=\s]{100,}")
 
 
@@ -47,7 +47,7 @@ def answers_page(
 ) -> str:
     """All answers in words with question and rubric beside them, less the words that were handed out."""
     marks, handout = sorted(marks, key=lambda one: one.id), handed_out(assignment)
-    most = max(1_000, min(MOST_TEXT, MOST_PAGE // max(1, len(marks) * len(assignment.written))))
+    most = fair_share(size(text[:MOST_TEXT]) for one in marks for text in _texts(assignment, one))
     room = [MOST_PAGE]
     by_part = [
         (
@@ -62,10 +62,14 @@ def answers_page(
         assignment=assignment,
         title=handout.title,
         question=handout.text,
+        columns=[handout.title(part.name) for part in assignment.written],
+        names=[
+            (p.name, handout.title(p.name)) for p in assignment.parts if p.name in handout.questions
+        ],
         by_part=by_part,
         by_submission=list(zip(*(answers for *_, answers in by_part), strict=True)),
         changed=[each for *_, answers in by_part for each in answers if each.is_changed],
-        stray=[(one.id, shown("\n\n".join(one.stray), most)) for one in marks if one.stray],
+        stray=[(one.id, shown(_stray(one), most, one.id)) for one in marks if one.stray],
         submissions=len(marks),
     )
 
@@ -79,20 +83,45 @@ def _answer(part: Written, one: Marks, manual: Manual, most: int, room: list[int
     return Answer(
         one.id,
         part.name,
-        shown(own_words(one.written.get(part.name, "")), most),
-        shown(one.experiments.get(part.name, ""), most),
+        shown(own_words(one.written.get(part.name, "")), most, one.id),
+        shown(one.experiments.get(part.name, ""), most, one.id),
         tuple(fitting),
         len(every) - len(fitting),
         is_changed(part, one, manual),
     )
 
 
-def shown(text: str, most: int) -> str:
+def fair_share(sizes: Iterable[int], room: int = MOST_PAGE, most: int = MOST_TEXT) -> int:
+    """The size to which long texts are cut so that all fit: short ones leave the others their room."""
+    sizes = sorted(sizes)
+    for number, one in enumerate(sizes):
+        share = room // (len(sizes) - number)
+        if one > share:
+            return min(share, most)
+        room -= one
+    return most
+
+
+def _texts(assignment: Assignment, one: Marks) -> Iterator[str]:
+    """All that the page shows of a submission, uncut."""
+    for part in assignment.written:
+        yield without_files(own_words(one.written.get(part.name, "")))
+        yield without_files(one.experiments.get(part.name, ""))
+    yield without_files(_stray(one))
+
+
+def _stray(one: Marks) -> str:
+    return "\n\n".join(one.stray)
+
+
+def shown(text: str, most: int, notebook: str) -> str:
     """A text as far as a page holds it: without embedded files, and cut, which is said."""
-    text = EMBEDDED.sub("(an embedded file: see the notebook)", text)
-    if len(text) <= most:
-        return text
-    return f"{text[:most]}\n[... {len(text) - most:,} more characters are in the notebook]"
+    return cut(without_files(text), most, f" are in the notebook of {notebook}")
+
+
+def without_files(text: str) -> str:
+    """A text with a word in the place of each file that is embedded in it."""
+    return EMBEDDED.sub("(an embedded file: see the notebook)", text)
 
 
 def own_words(text: str) -> str:

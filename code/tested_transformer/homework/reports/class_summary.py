@@ -45,7 +45,7 @@ def class_summary(
         assignment=assignment,
         title=handed_out(assignment).title,
         missing=sorted(missing),
-        faults=[(one.id, fault) for one in marks for fault in one.faults],
+        faults=[(one.id, _titled(fault, assignment)) for one in marks for fault in one.faults],
         submissions=len(marks),
         verdicts=[f"#{verdict}" for verdict in VERDICTS],
         **values,
@@ -164,7 +164,13 @@ def _flags(assignment: Assignment, marks: Sequence[Marks], manual: Manual) -> Se
     groups = {tuple(sorted([name, *others])) for name, others in same_file(marks).items()}
     flags = [*by_flag(assignment, marks, manual).items()]
     flags += [("same file", ids) for ids in sorted(groups)]
-    return {"flags": [(flag, _meaning(flag), ids) for flag, ids in flags]}
+    return {"flags": [(_titled(flag, assignment), _meaning(flag), ids) for flag, ids in flags]}
+
+
+def _titled(about: str, assignment: Assignment) -> str:
+    """What is said about a part, "hw03.rows: slow", with the part's title for its name."""
+    name, separator, said = about.partition(": ")
+    return f"{handed_out(assignment).title(name)}: {said}" if separator else about
 
 
 def _meaning(flag: str) -> str:

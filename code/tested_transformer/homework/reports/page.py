@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..words import count, plain_number
 
 # What no file of text should hold.
 UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+MOST_SENTENCE = 4_000  # bytes of one sentence or value
 # A path from the root, of two steps or more; not a fraction, not a web address.
 PATH = re.compile(r"(?<![\w.:/~)\]])~?(?:/[\w.+@~-]+){2,}/?|\b[A-Za-z]:[\\/][^\s'\",;)]+")
 
@@ -23,6 +25,20 @@ def printable(value: Any) -> Any:
     return UNSHOWN.sub("\ufffd", value) if type(value) is str else value
 
 
+def size(text: str) -> int:
+    """The bytes that a text takes in a page: a quotation mark is written with five."""
+    return len(escape(printable(text)).encode())
+
+
+def cut(text: str, most: int = MOST_SENTENCE, elsewhere: str = "") -> str:
+    """As much of a text as takes no more than so many bytes in a page, and how much is missing."""
+    begin = text[: most + 1]
+    if size(begin) <= most:
+        return text
+    end = bisect_right(range(len(begin)), most, key=lambda end: size(begin[:end])) - 1
+    return f"{text[:end]}\n[... {len(text) - end:,} more characters{elsewhere}]"
+
+
 def without_paths(text: str) -> str:
     """What a program said, less where files lie on the grader's machine: that is nobody's business."""
     return PATH.sub("(a file)", text)
@@ -30,7 +46,7 @@ def without_paths(text: str) -> str:
 
 def prose(text: str) -> Markup:
     """A sentence as HTML, with `code` in it set as code."""
-    return _with_tags(r"`([^`\n]+)`", r"<code>\1</code>", without_paths(text))
+    return _with_tags(r"`([^`\n]+)`", r"<code>\1</code>", without_paths(cut(text)))
 
 
 def _with_tags(pattern: str, html: str, text: str) -> Markup:
@@ -64,7 +80,7 @@ PAGES = Environment(
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
 PAGES.filters |= {
-    "code": code, "count": count, "file_stem": file_stem, "identity": identity, "items": items,
+    "code": code, "count": count, "cut": cut, "file_stem": file_stem, "identity": identity, "items": items,
     "points": plain_number, "prose": prose, "without_paths": without_paths,
 }  # fmt: skip
 
