@@ -98,7 +98,7 @@ class JailSession:
         forks: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self._load = ["load", np.frombuffer(source.encode(), np.uint8), list(forbidden)]
+        self._definitions = ["load", np.frombuffer(source.encode(), np.uint8), list(forbidden)]
         self._forks = forks and not without_jail_for_my_own_code
         self._control: socket.socket | None = None  # to a worker that forks
         self.seconds = 0.0  # of waiting for the student
@@ -118,7 +118,7 @@ class JailSession:
         self._start(jailed=not without_jail_for_my_own_code)
         try:
             self._wait_until_ready()
-            self._request([*self._load, asdict(self.limits)])
+            self._request([*self._definitions, asdict(self.limits)])
         except BaseException:
             self.close()
             raise
@@ -179,7 +179,7 @@ class JailSession:
         self._connect()
         self._receive(("ready", 1))
         self._delayed_before = clock.delay_seconds(self._process.pid) - self.delay
-        self._request([*self._load, asdict(replace(self.limits, cpu_seconds=left))])
+        self._request([*self._definitions, asdict(replace(self.limits, cpu_seconds=left))])
 
     @property
     def processor_seconds(self) -> float:
