@@ -64,7 +64,7 @@ def with_code(released: dict, code: str) -> dict:
     """
     notebook = copy.deepcopy(released)
     code, *others = code.split("# next cell\n")
-    notebook["cells"] += [_code_cell(text) for text in others]
+    notebook["cells"] += [code_cell(text) for text in others]
     chosen = re.search(r"^# cell: (\S+)$", code, re.MULTILINE)
     names = re.findall(r"^(?:def )?(\w+)(?: = |\()", code, re.MULTILINE)
     for cell in notebook["cells"]:
@@ -74,11 +74,12 @@ def with_code(released: dict, code: str) -> dict:
         if known or (chosen and chosen[1] == marked.get("grade_id")):
             cell["source"] = code
             return notebook
-    notebook["cells"].append(_code_cell(code))
+    notebook["cells"].append(code_cell(code))
     return notebook
 
 
-def _code_cell(code: str) -> dict:
+def code_cell(code: str) -> dict:
+    """A code cell, as Jupyter adds one."""
     last = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
     return {**last, "id": "added", "source": code}
 

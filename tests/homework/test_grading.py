@@ -16,7 +16,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from course import Expected, course, filled, mistaken, solution_cells, stored, with_code
+from course import (
+    Expected,
+    code_cell,
+    course,
+    filled,
+    mistaken,
+    solution_cells,
+    stored,
+    with_code,
+)
 from jails import needs_jail
 
 import homework as tool
@@ -81,6 +90,7 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
         "deleted cells.ipynb": (dump(few), everything()),
         "latin-1.ipynb": (dump(foreign, "latin-1"), only),
         "cut short.ipynb": (one[: one.index(b"chunk_mask")], counted),
+        "a chain of assignments.ipynb": (dump(chained(released, solved)), everything()),
         "answers below.ipynb": (dump(answered(released)), Expected()),
         "answers below, no metadata.ipynb": (
             dump({"cells": [{**cell, "metadata": {}} for cell in answered(released)["cells"]]}),
@@ -90,6 +100,17 @@ def odd_files(released: dict) -> dict[str, tuple[bytes, Expected]]:
         "a list.ipynb": (b"[1, 2, 3]", nothing["not a notebook"]),
         "a picture.ipynb": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), nothing["not a notebook"]),
     }
+
+
+def chained(released: dict, solved: dict[str, str]) -> dict:
+    """A right notebook in which a function needs the last of 450 kB of assignments."""
+    links = [f"a{n + 1:05} = a{n:05}" for n in range(450_000 // 16)]
+    last = links[-1].partition(" ")[0]
+    counting = solved["count-pairs"].replace("total = 0", f"total = {last}")
+    assert last in counting
+    perfect = filled(released, {**solved, "count-pairs": counting})
+    perfect["cells"].append(code_cell("\n".join(["a00000 = 0", *links])))
+    return perfect
 
 
 def answered(released: dict) -> dict:
@@ -109,6 +130,26 @@ def answered(released: dict) -> dict:
         if (name := cell["metadata"].get("nbgrader", {}).get("grade_id")) in new:
             cells.append(new[name])
     return {**released, "cells": cells}
+
+
+COUNT_PAIRS = """
+def count_pairs(num_queries, num_keys, window):
+    counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
+    return SUM + sum(min(max(count, 0), window) for count in counts)
+"""
+
+
+def deep() -> dict[str, tuple[str, Expected]]:
+    """Functions that need a long sum: a short one is right, and a long one is left out by name."""
+    right, found = {"hw03.count_pairs": 2.0}, {"hw03.count_pairs": "right"}
+    expected = {1800: Expected(right, found, {"": set()})}
+    for terms in (2100, 2950, 2957, 2960, 2962, 2963, 2964):
+        lost = {"hw03.count_pairs": "not found"}
+        expected[terms] = Expected({}, lost, {"": {"cell left out"}})
+    return {
+        f"a sum of {terms} terms": (COUNT_PAIRS.replace("SUM", "+".join("0" * terms)), marks)
+        for terms, marks in expected.items()
+    }
 
 
 def dump(notebook: dict, encoding: str = "utf-8") -> bytes:
@@ -143,7 +184,7 @@ def batch(released, tmp_path_factory):
         for name, (content, marks) in odd_files(released).items():
             archive.writestr(f"export/{name}", content)
             expected[f"export/{name.removesuffix('.ipynb')}"] = marks
-        for name, (code, marks) in (stored() | mistaken(NAME)).items():
+        for name, (code, marks) in (stored() | mistaken(NAME) | deep()).items():
             code = code.replace("FOLDER", str(folder)).replace("PORT", str(listener.port))
             archive.writestr(f"export/{name}.ipynb", dump(with_code(released, code)))
             expected[f"export/{name}"] = marks
@@ -172,10 +213,10 @@ def graded(batch):
     return folder / "out", {one.id: one for one in marks}, done
 
 
-NAMES = [*(f"export/{name}" for name in (*stored(), *mistaken(NAME))),
+NAMES = [*(f"export/{name}" for name in (*stored(), *mistaken(NAME), *deep())),
          *(f"export/{name}" for name in ("perfect", "half right", "blank", "no metadata", "latin-1",
            "late/Homework 3 FINAL (2)", "deleted cells", "empty", "a list", "a picture", "cut short", "answers below",
-           "answers below, no metadata"))]  # fmt: skip
+           "answers below, no metadata", "a chain of assignments"))]  # fmt: skip
 
 
 @needs_jail
@@ -206,6 +247,12 @@ def test_a_submission_gets_its_marks(batch, graded, name):
 def table(path: Path) -> dict[str, dict[str, str]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         return {row["id"]: row for row in csv.DictReader(stream)}
+
+
+@needs_jail
+def test_a_slow_hunt_is_stopped_by_the_time_of_the_implementations(graded):
+    got = graded[1]["export/hunt_calls_slowly"].parts["hw03.hunt"].got
+    assert got.startswith("the implementations that the test calls took 12 seconds in ")
 
 
 @needs_jail

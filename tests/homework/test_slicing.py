@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tested_transformer.homework.submissions.slicing import needed_for
+from tested_transformer.homework.submissions.slicing import named_by, needed_for
 
 
 def run(code, function="f"):
@@ -17,10 +17,10 @@ def run(code, function="f"):
     return names[function]
 
 
-def kept(code, function="f"):
+def kept(code, function="f", by=needed_for):
     """The first lines of the statements that stay."""
-    sliced = needed_for(code, function)
-    assert needed_for(sliced, function) == sliced  # what is needed needs nothing else
+    sliced = by(code, function)
+    assert by(sliced, function) == sliced  # what is needed needs nothing else
     return [ast.get_source_segment(sliced, s).splitlines()[0] for s in ast.parse(sliced).body]
 
 
@@ -122,6 +122,13 @@ def test_a_star_import_and_a_future_stay_whatever_they_are_for():
 def test_with_names_that_can_not_be_seen_all_stays(word):
     code = f"def g(x): return 5\nother = 1\n\ndef f(x):\n    return {word} if x else {word}(0)\n"
     assert needed_for(code, "f") == code
+
+
+def test_a_string_may_be_a_name_where_names_can_not_be_seen():
+    code = "k = 'g'\ndef g(): return 5\nother = 1\ntrain = 2\n"
+    visible = code + "def f(x):\n    'other'\n    return globals()[k]()"
+    assert kept(visible, by=named_by) == ["k = 'g'", "def g(): return 5", "other = 1", "def f(x):"]
+    assert kept(code + "def f(x): return x == 'train'") == ["def f(x): return x == 'train'"]
 
 
 def test_a_variable_called_vars_hides_nothing():

@@ -1,5 +1,6 @@
 """What is the student's is the student's, and what is the grader's is told to the instructor alone."""
 
+import bisect
 import dataclasses
 import json
 import sys
@@ -11,6 +12,7 @@ import torch
 from in_process import InProcess
 from jails import SMALL, needs_jail
 
+from tested_transformer.homework import __main__ as command
 from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.jail.remote import RemoteFunction
@@ -18,8 +20,12 @@ from tested_transformer.homework.jail.session import Ended, JailSession
 from tested_transformer.homework.marking import mark_class, mark_submission
 from tested_transformer.homework.marking.marks import FAILED
 from tested_transformer.homework.reports.feedback import feedback_page
+from tested_transformer.homework.submissions import definitions, slicing
+from tested_transformer.homework.submissions.definitions import MOST_DEPTH, TOO_DEEP, compile_text
 from tested_transformer.homework.submissions.finding import find_submissions
-from tested_transformer.homework.submissions.slicing import needed_for
+from tested_transformer.homework.submissions.forbidden import not_allowed
+from tested_transformer.homework.submissions.reading import read_notebook, read_submission
+from tested_transformer.homework.submissions.slicing import named_by, needed_for
 from tested_transformer.specs.case import Case
 from tested_transformer.specs.spec import Check, Spec
 
@@ -153,6 +159,102 @@ def test_the_implementations_on_trial_work_on_the_students_time():
 
 
 # ----------------------------------------------------------------------------- large and deep notebooks
+
+
+FORMS = {  # of a function that is as deep as it is told
+    "a sum": lambda depth: "return " + "+".join("0" * depth),
+    "attributes": lambda depth: "return x" + ".c" * depth,
+    "signs": lambda depth: "return " + "-" * depth + "1",
+    "elifs": lambda depth: "if 0: 0" + "".join("\n    elif 1: 1" for _ in range(depth)),
+}
+MEAN = "def mean_of_words(x, real):\n    {}\n"
+PAIRS = CODE[: CODE.index("def mean_of_words")]
+
+
+@pytest.fixture
+def deep(tmp_path):
+    """A notebook with a function as deep as it is told, and a right one in another cell."""
+
+    def make(form, depth):
+        texts = (MEAN.format(FORMS[form](depth)), PAIRS)
+        cells = [{"cell_type": "code", "metadata": {}, "source": t, "outputs": []} for t in texts]
+        (tmp_path / "s01.ipynb").write_text(json.dumps({"cells": cells, "nbformat": 4}))
+        return tmp_path / "s01.ipynb"
+
+    return make
+
+
+def deepest(form):
+    """The depth at which Python itself gives up here, which depends on who calls it."""
+
+    def is_too_deep(depth):
+        try:
+            compile_text(MEAN.format(FORMS[form](depth)), whole=True)
+        except SyntaxError:
+            return True
+        return False
+
+    return bisect.bisect_left(range(4000), True, lo=1500, key=is_too_deep)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_near_the_depth_that_python_takes_costs_itself_alone(form, deep, monkeypatch):
+    monkeypatch.setattr(mark_submission, "JailSession", InProcess)
+    edge = deepest(form)
+    for depth in range(edge - 25, edge + 1):
+        (submission,) = find_submissions(deep(form, depth))
+        marks = mark_submission.mark(submission, HOMEWORK, seed=1)
+        verdicts = {
+            name: marks.parts[f"hw03.{name}"].verdict for name in ("count_pairs", "mean_of_words")
+        }
+        assert verdicts == {"mean_of_words": "not found", "count_pairs": "right"}
+        assert marks.flags == ("cell left out",)
+        assert marks.notes[0].startswith(
+            f"Cell 1: left out, since it is not valid Python ({TOO_DEEP}"
+        )
+
+
+def inside(frames, call):
+    """The same call, by a caller that stands deeper."""
+    return inside(frames - 1, call) if frames else call()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_depth_that_is_read_depends_on_nobody_and_is_looked_through(form, deep):
+    assert not read_submission(deep(form, MOST_DEPTH + 2)).code.count("mean_of_words")
+    code = read_submission(deep(form, MOST_DEPTH - 9)).code
+    assert code.count("mean_of_words") == 1
+
+    def search():
+        slicing._statements.cache_clear()
+        definitions.tree.cache_clear()
+        return not_allowed(named_by(code, "mean_of_words"), ["F.softmax"])
+
+    assert inside(200, search) == ""
+
+
+def test_self_check_of_a_deep_function_ends_with_its_sentence(deep, monkeypatch, capsys):
+    monkeypatch.setattr(mark_submission, "JailSession", InProcess)
+    edge = deepest("a sum")
+    for depth in range(edge - 25, edge + 1):
+        path = str(deep("a sum", depth))
+        assert command.main(["self-check", path, "--assignment", "3"]) == 0
+        assert TOO_DEEP in capsys.readouterr().out
+
+
+def test_what_is_read_of_a_notebook_costs_in_proportion_to_its_size(deep):
+    def seconds(links):
+        chain = "\n".join(f"a{n + 1} = a{n}" for n in range(links))
+        text = json.dumps({"cells": [{"cell_type": "code", "source": f"a0 = 0\n{chain}"}]}).encode()
+        start = time.process_time()
+        code = read_notebook(text).code
+        assert not not_allowed(named_by(code, f"a{links}"), ["F.softmax", "np.exp"])
+        assert needed_for(code, f"a{links}").count("\n") == links + 1
+        return time.process_time() - start
+
+    seconds(10)
+    small, large = (min(seconds(links) for _ in range(2)) for links in (3000, 6000))
+    assert large < 3 * small
 
 
 def test_every_name_of_a_long_chain_is_followed_once():

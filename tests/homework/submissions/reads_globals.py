@@ -8,6 +8,5 @@ def fewest(count, window):
 
 
 def count_pairs(num_queries, num_keys, window):
-    fewest
     counts = [i + num_keys - num_queries + 1 for i in range(num_queries)]
     return sum(globals()["fewest"](count, window) for count in counts)

@@ -47,8 +47,8 @@ class Limits:
 
     wall_seconds: of waiting for answers, less what a busy machine gave to other programs; and, of a hunt, of
     the implementations that its test calls. cpu_seconds: of the student's process. memory_bytes: on top
-    of what torch takes. answer_bytes: of one answer. scratch_bytes: in /tmp. output_bytes: of what is
-    printed, the rest is dropped.
+    of what torch takes. answer_bytes: of one answer. scratch_bytes: in /tmp, where a bug hunt's test
+    may write nothing. output_bytes: of what is printed, the rest is dropped.
     """
 
     wall_seconds: PositiveFloat = 60.0
@@ -85,8 +85,11 @@ def module_folders() -> list[Path]:
     return sorted({Path(module.__file__).resolve().parents[1] for module in (torch, np)})
 
 
-def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
-    """The command that starts the worker in bubblewrap."""
+def jail_command(bubblewrap: str, limits: Limits, rules: int, *, forks: bool = False) -> list[str]:
+    """The command that starts the worker in bubblewrap.
+
+    A worker that forks, for students' processes that must not hear of each other, has no file to write.
+    """
     python = f"/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     command = [bubblewrap, "--unshare-all", "--new-session", "--die-with-parent", "--clearenv"]
     for name, value in {**ENVIRONMENT, "LD_LIBRARY_PATH": "/python/lib"}.items():
@@ -104,6 +107,7 @@ def jail_command(bubblewrap: str, limits: Limits, rules: int) -> list[str]:
     command += ["--cap-drop", "ALL", "--proc", "/proc", "--remount-ro", "/proc"]
     command += ["--dev", "/dev", "--remount-ro", "/dev"]
     command += ["--size", str(limits.scratch_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    command += ["--remount-ro", "/tmp"] if forks else []
     command += ["--remount-ro", "/", "--seccomp", str(rules), "--"]
     return [
         *command,
@@ -143,28 +147,33 @@ def system_mounts() -> list[str]:
     return mounts
 
 
-# Numbers of system calls: the architecture's mark, clone, and what is refused. clone3 is 435 everywhere.
-# fork, vfork; ptrace, mount, unshare, setns; shmget, msgget, semget (memory that no limit counts);
-# add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd, io_uring_setup (nothing needs them).
+# Numbers of system calls: the architecture's mark, clone, prlimit64, and what is refused. clone3 is 435
+# everywhere. fork, vfork; ptrace, mount, unshare, setns; shmget, msgget, semget (memory that no limit
+# counts); add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd, io_uring_setup (nothing needs
+# them); mq_open, setpriority, ioprio_set, sched_setparam, sched_setscheduler, sched_setaffinity,
+# sched_setattr (they leave something behind for the next process, or change another).
 SYSTEM_CALLS = {
     "x86_64": (
-        0xC000003E, 56,
-        (57, 58, 101, 165, 272, 308, 29, 68, 64, 248, 249, 250, 298, 321, 323, 425),
+        0xC000003E, 56, 302,
+        (57, 58, 101, 165, 272, 308, 29, 68, 64, 248, 249, 250, 298, 321, 323, 425,
+         240, 141, 251, 142, 144, 203, 314),
     ),
     "aarch64": (
-        0xC00000B7, 220,
-        (117, 40, 97, 268, 194, 186, 190, 217, 218, 219, 241, 280, 282, 425),
+        0xC00000B7, 220, 261,
+        (117, 40, 97, 268, 194, 186, 190, 217, 218, 219, 241, 280, 282, 425,
+         180, 140, 30, 118, 119, 122, 274),
     ),
 }  # fmt: skip
 
 
-def system_call_filter() -> bytes:
+def system_call_filter(*, forks: bool = False) -> bytes:
     """The rules (classic BPF) by which the kernel refuses system calls in the jail.
 
     A thread may start, a process may not: one process is all there is to count and to kill. A limit
-    on processes would do nothing when root marks, and would count a user's other programs.
+    on processes would do nothing when root marks, and would count a user's other programs. Only a
+    worker that `forks` may start others, before any of the student's code runs; they get all the rules.
     """
-    mark, clone, refused = SYSTEM_CALLS[platform.machine()]
+    mark, clone, prlimit, refused = SYSTEM_CALLS[platform.machine()]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, kill, no = 0x7FFF0000, 0x80000000, 0x50000
     rules = [(load, 0, 0, 4), (equal, 1, 0, mark), (give, 0, 0, kill), (load, 0, 0, 0)]
@@ -172,8 +181,12 @@ def system_call_filter() -> bytes:
     for call in refused:
         rules += [(equal, 0, 1, call), (give, 0, 0, no | 1)]  # EPERM
     rules += [(equal, 0, 1, 435), (give, 0, 0, no | 38)]  # ENOSYS: the C library then tries clone
-    rules += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 1, 0, 0x10000)]  # CLONE_THREAD
-    rules += [(give, 0, 0, no | 1), (give, 0, 0, allow)]
+    rules += [(equal, 0, 3, prlimit), (load, 0, 0, 16), (equal, 1, 0, 0)]  # its own limits alone
+    rules += [(give, 0, 0, no | 1), (load, 0, 0, 0)]
+    if not forks:
+        rules += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 1, 0, 0x10000)]  # CLONE_THREAD
+        rules += [(give, 0, 0, no | 1)]
+    rules += [(give, 0, 0, allow)]
     return b"".join(struct.pack("HBBI", *rule) for rule in rules)
 
 

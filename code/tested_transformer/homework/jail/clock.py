@@ -17,7 +17,8 @@ def processor_seconds(pid: int) -> float | None:
             fields = (PROC / str(one) / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        ticks += int(fields[11]) + int(fields[12])  # in user mode, and in the kernel
+        # In user mode and in the kernel; then the same of those that it started and that have ended.
+        ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK") if ticks else None
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import math
 import os
 import queue
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ WAITING = 16  # frames that nobody asked for
 MOST_ASKS = 20_000  # calls of implementations on trial, by one test
 MOST_AXIS, MOST_SIZE = 64, 1 << 16  # of the tensors in them
 TEXT = 300
+USED_UP = "the processor's time is used up"
 UNFIT = ("not a tensor", "too large")  # flags of an answer that is none
 ANSWERS = {"load": ("loaded", 1), "renew": ("loaded", 1),
            "call": ("answer", 4), "gradients": ("answer", 4)}  # fmt: skip
@@ -78,7 +81,8 @@ class JailSession:
     """A student's definitions, loaded into a jail of their own. Use it in a `with` statement.
 
     `without_jail_for_my_own_code=True` only limits the process: what runs can read, change and send
-    away everything that its owner can.
+    away everything that its owner can. With `forks`, `renew` goes on in a process that has seen no call,
+    within the limits for all of them together; without a jail it is always the same process.
 
     Raises: JailMissing if this machine has no jail; JailError if the jail ends before the student's
         code begins; Ended if the definitions run into a limit, and what they raise otherwise.
@@ -91,8 +95,12 @@ class JailSession:
         forbidden: Sequence[str] = (),
         limits: Limits | None = None,
         without_jail_for_my_own_code: bool = False,
+        forks: bool = False,
     ) -> None:
         self.limits = limits or Limits()
+        self._definitions = ["load", np.frombuffer(source.encode(), np.uint8), list(forbidden)]
+        self._forks = forks and not without_jail_for_my_own_code
+        self._control: socket.socket | None = None  # to a worker that forks
         self.seconds = 0.0  # of waiting for the student
         self.delay = 0.0  # of these, as far as we know: of waiting for a processor beside others
         self.serving = 0.0  # of our processor, for the implementations that a test asks for
@@ -110,8 +118,7 @@ class JailSession:
         self._start(jailed=not without_jail_for_my_own_code)
         try:
             self._wait_until_ready()
-            text = np.frombuffer(source.encode(), np.uint8)  # more than a frame's text may hold
-            self._request(["load", text, list(forbidden), asdict(self.limits)])
+            self._request([*self._definitions, asdict(self.limits)])
         except BaseException:
             self.close()
             raise
@@ -133,17 +140,13 @@ class JailSession:
             else:
                 self._process.kill()
         self._process.wait()
-        with suppress(queue.Empty):
-            while True:  # a reader that waits for room must see the end of its pipe
-                self._replies.get_nowait()
-        with suppress(OSError):
-            self._process.stdin.close()
-        for thread, pipe in zip(
-            self._threads, (self._process.stdout, self._process.stderr), strict=True
-        ):
-            thread.join(END_SECONDS)
-            if not thread.is_alive():  # without a jail a process may stay behind, and hold the pipe
-                pipe.close()
+        self._hang_up()
+        if self._control:
+            self._control.close()
+        drain = self._threads[-1]
+        drain.join(END_SECONDS)
+        if not drain.is_alive():
+            self._process.stderr.close()
 
     def call(self, function: str, arguments: list, named: dict) -> tuple[Any, Any]:
         """What the function answers, and the arguments that it changed (by position or name).
@@ -160,8 +163,23 @@ class JailSession:
         return answer, {n: a for n, a in after.items() if not wire.same(before[n].detach(), a)}
 
     def renew(self) -> None:
-        """Execute the definitions again: what an earlier call left in them is gone. Raises as the start."""
-        self._request(["renew"])
+        """Execute the definitions again: what an earlier call left in them is gone. Raises as the start.
+
+        The implementations that were served are gone too: who could call them again could compare.
+        """
+        self.served.clear()
+        if not self._control:
+            self._request(["renew"])
+            return
+        left = math.ceil(self.limits.cpu_seconds - self.processor_seconds)
+        if left <= 0:
+            raise self._end(Ended("timeout", USED_UP))
+        self.delay = clock.delay_seconds(self._process.pid) - self._delayed_before
+        self._hang_up()
+        self._connect()
+        self._receive(("ready", 1))
+        self._delayed_before = clock.delay_seconds(self._process.pid) - self.delay
+        self._request([*self._definitions, asdict(replace(self.limits, cpu_seconds=left))])
 
     @property
     def processor_seconds(self) -> float:
@@ -186,33 +204,71 @@ class JailSession:
             command = bare_command()
             if jailed:
                 bubblewrap = find_bubblewrap()
-                rules.write(system_call_filter())
+                rules.write(system_call_filter(forks=self._forks))
                 rules.seek(0)
-                command = jail_command(bubblewrap, self.limits, rules.fileno())
+                command = jail_command(bubblewrap, self.limits, rules.fileno(), forks=self._forks)
                 options["pass_fds"] = (rules.fileno(),)
             environment = ENVIRONMENT if os.name == "posix" else None
+            theirs: Any = subprocess.PIPE
+            if self._forks:
+                self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._process = subprocess.Popen(
-                command, env=environment, cwd=os.path.abspath(os.sep), stdin=subprocess.PIPE,
+                command, env=environment, cwd=os.path.abspath(os.sep), stdin=theirs,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
             )  # fmt: skip
-        self._threads = [threading.Thread(target=work, daemon=True)
-                         for work in (self._listen, self._drain)]  # fmt: skip
-        for thread in self._threads:
-            thread.start()
+        self._threads = [threading.Thread(target=self._drain, daemon=True)]
+        self._threads[0].start()
+        if self._forks:
+            theirs.close()
+            self._process.stdout.close()
+            self._connect()
+        else:
+            self._talk(self._process.stdin, self._process.stdout)
 
-    def _listen(self) -> None:
+    def _connect(self) -> None:
+        """Ask for a process in which nothing has run, and talk to it."""
+        self._connection, theirs = socket.socketpair()
+        with theirs, suppress(OSError):  # the worker may be gone: who listens will see the end
+            socket.send_fds(self._control, [system_call_filter()], [theirs.fileno()])
+        self._talk(self._connection.makefile("wb"), self._connection.makefile("rb"))
+
+    def _talk(self, requests: Any, replies: Any) -> None:
+        """Begin to talk to a process by these streams."""
+        self._streams, self._replies = (requests, replies), queue.Queue(WAITING)
+        listener = threading.Thread(target=self._listen, args=(replies, self._replies), daemon=True)
+        self._threads[:-1] = [listener]
+        listener.start()
+
+    def _hang_up(self) -> None:
+        """Talk no more: to a process that is gone, or that will be ended for the next."""
+        ended, self._replies = self._replies, queue.Queue(WAITING)
+        if self._control:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
+        with suppress(queue.Empty):
+            while True:  # a listener that waits for room must see the end of its stream
+                ended.get_nowait()
+        (requests, replies), listener = self._streams, self._threads[0]
+        with suppress(OSError):
+            requests.close()
+        listener.join(END_SECONDS)
+        if not listener.is_alive():  # without a jail a process may stay behind, and hold the pipe
+            replies.close()
+
+    def _listen(self, stream: Any, replies: queue.Queue) -> None:
         """Put frames into the queue until there are no more; the last one says why."""
         last = EndOfFrames()
         try:
-            while not self._closed:
-                self._replies.put(wire.read(self._process.stdout, self.limits.answer_bytes))
+            while self._replies is replies:
+                replies.put(wire.read(stream, self.limits.answer_bytes))
         except wire.TooLarge as error:
             last = EndOfFrames("too large", str(error))
         except ValueError as error:
             last = EndOfFrames("garbled", str(error))
         except (EOFError, OSError):
             pass
-        self._replies.put(last)
+        replies.put(last)
 
     def _drain(self) -> None:
         """Read what is printed, and keep the beginning: a writer must neither wait nor fill memory."""
@@ -235,15 +291,22 @@ class JailSession:
     # ------------------------------------------------------------------------------- the talk
 
     def _request(self, message: list) -> list:
-        """Send a message, serve what is asked meanwhile, and give the answer."""
+        """Send a message, and give the answer."""
         if self._ended:
             raise self._ended
         try:
             self._send(message)
+        except Ended as end:
+            raise self._end(end) from None
+        return self._receive(ANSWERS[message[0]])
+
+    def _receive(self, expected: tuple[str, int]) -> list:
+        """Wait for an answer of this form, and serve what is asked meanwhile."""
+        try:
             while True:
                 reply = self._next()
                 form = (reply[0], len(reply)) if isinstance(reply, list) and reply else ()
-                if form == ANSWERS[message[0]]:
+                if form == expected:
                     return reply
                 if form != ("ask", 4):
                     raise self._no_answer(form, reply)
@@ -256,9 +319,13 @@ class JailSession:
                         "timeout", f"the implementations that the test calls took {seconds}"
                     )
                 self._send(served)
-        except Ended as end:  # an answer that comes later is none to the next request
-            self._ended = end
-            raise
+        except Ended as end:
+            raise self._end(end) from None
+
+    def _end(self, end: Ended) -> Ended:
+        """The end, for every later request too: an answer that comes then is none to it."""
+        self._ended = end
+        return end
 
     def _no_answer(self, form: tuple, reply: Any) -> BaseException:
         """What came in place of an answer."""
@@ -277,8 +344,8 @@ class JailSession:
         timer = threading.Timer(left, self._process.kill)
         timer.start()  # a student's process that does not read must not hold us
         try:
-            self._process.stdin.write(frame)
-            self._process.stdin.flush()
+            self._streams[0].write(frame)
+            self._streams[0].flush()
         except OSError:
             if time.monotonic() - start >= left:
                 raise Ended("timeout", "nobody read what was sent") from None
@@ -309,13 +376,16 @@ class JailSession:
         """Why there will be no more frames."""
         if last.flag:
             return Ended(last.flag, last.text)
+        if self._control:  # the worker ends as the process did that it made
+            with suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         status = self._process.returncode or 0
         # bubblewrap passes a signal on as 128 + its number
         number = -status if status < 0 else status - 128
         if os.name == "posix" and number == signal.SIGXCPU:
-            return Ended("timeout", "the processor's time is used up")
+            return Ended("timeout", USED_UP)
         if number > 0:
             return Ended("killed", f"signal {number}")
         return Ended("ended itself", f"status {status}")

@@ -94,12 +94,13 @@ def _marked_parts(
     for part in parts:
         try:
             marked = mark_part(part, source, seed, open_session)
+            marked = replace(marked, code=_code_of(part, source))
         except JailError:
             raise
         except Exception as error:
             faults.append(f"{part.name}: {where(error)}")
             marked = PartMarks(0.0, part.points, "not marked", (FAILED,))
-        marks[part.name] = replace(marked, code=_code_of(part, source))
+        marks[part.name] = marked
     return marks, faults
 
 
@@ -154,7 +155,8 @@ def mark_part(
     forbidden = getattr(part, "forbidden", ())
     if used := not_allowed(named, forbidden):
         return none(verdict="forbidden", flags=("forbidden",), got=f"`{used}`")
-    started = _start(lambda text: open_session(text, forbidden=forbidden), code, named, none)
+    options = {"forbidden": forbidden, "forks": isinstance(part, Hunt)}
+    started = _start(partial(open_session, **options), code, named, none)
     if isinstance(started, PartMarks):
         return started
     with started as session:

@@ -26,6 +26,7 @@ MAGIC = re.compile(
 )
 MAX_CODE = 500_000  # characters of a notebook: their tree takes about 200 times as much memory
 TOO_DEEP = "the code is nested too deeply"
+MOST_DEPTH = 2000  # levels of a statement's tree; Python's own passes stop at 2,900, or earlier on a deep stack
 MAX_MAGICS = 50  # lines in a cell: each costs a parse...
 MAX_PARSED = 2_000_000  # ...and all of them together no more than this many characters
 
@@ -99,10 +100,25 @@ def _definitions(text: str) -> tuple[list[str], list[str]]:
     try:
         for statement in kept:  # one by one: a compiler is quadratic in their number
             compile_text(statement, whole=True)
+        if any(map(_is_too_deep, kept)):
+            raise SyntaxError(TOO_DEEP)
     except SyntaxError as error:
         raise SyntaxError(error.msg) from None  # its line is not one of the cell
     lost = [message for node in tree.body if (message := _lost(node))]
     return kept, lost
+
+
+def _is_too_deep(statement: str) -> bool:
+    """Whether what looks through the statement later, level by level, may run out of stack.
+
+    What Python's own passes take depends on how deep their caller stands: this bound does not.
+    """
+    if len(statement) <= MOST_DEPTH:  # a level takes a character
+        return False
+    level: list[ast.AST] = [compile_text(statement)]
+    for _ in range(MOST_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 def is_definition(node: ast.stmt) -> bool:

@@ -33,6 +33,8 @@ def needed_for(code: str, function: str) -> str:
 def named_by(code: str, function: str) -> str:
     """The same, of what can be seen: to be searched, where more would blame a function for an experiment.
 
+    Of a function that reads names by globals() and the like, the strings that may be names are seen too.
+
     Raises: SyntaxError if the code is not Python.
     """
     return _slice(code, function)[0]
@@ -41,6 +43,17 @@ def named_by(code: str, function: str) -> str:
 def _slice(code: str, function: str) -> tuple[str, set[str]]:
     """The statements, and every name that they read."""
     texts, reads, binds = _statements(code)
+    chosen, names = _follow(function, reads, binds)
+    if names & UNKNOWN:
+        words = map(_words, tree(code).body)
+        chosen, names = _follow(function, [r | w for r, w in zip(reads, words, strict=True)], binds)
+    return "\n".join(texts[i] for i in sorted(chosen)) + "\n", names
+
+
+def _follow(
+    function: str, reads: list[set[str]], binds: list[set[str]]
+) -> tuple[set[int], set[str]]:
+    """The numbers of the statements that a function needs, and every name that they read."""
     binding: dict[str, list[int]] = {}
     for number, bound in enumerate(binds):
         for name in bound:
@@ -53,7 +66,13 @@ def _slice(code: str, function: str) -> tuple[str, set[str]]:
                 chosen.add(number)
                 waiting += reads[number] - names
                 names |= reads[number]
-    return "\n".join(texts[i] for i in sorted(chosen)) + "\n", names
+    return chosen, names
+
+
+def _words(statement: ast.stmt) -> set[str]:
+    """The strings in a statement that may be names, as in globals()["name"]."""
+    values = {node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)}
+    return {value for value in values if isinstance(value, str) and value.isidentifier()}
 
 
 @lru_cache(maxsize=1)  # each part of an assignment asks for the same notebook
