@@ -40,7 +40,7 @@ class Ring:
 @mistake(
     "a ring one slot too small",
     rejected_by="the oldest key of the window counts",
-    symptom="Right until the window is full. From then on every query lacks one key.",
+    symptom="Right for the first w - 1 tokens. From then on every query lacks one key.",
     cause="The window is taken for the number of earlier tokens less one: it includes the query's own.",
 )
 class OneSlotTooFew(Ring):
@@ -51,7 +51,7 @@ class OneSlotTooFew(Ring):
 @mistake(
     "a ring one slot too large",
     rejected_by="a key that has left the window changes nothing",
-    symptom="Right until the window is full. From then on every query has one key too many.",
+    symptom="Right for the first w tokens. From then on every query has one key too many.",
     cause="Room for the window and for the new token, which is part of the window already.",
 )
 class OneSlotTooMany(Ring):
@@ -62,7 +62,7 @@ class OneSlotTooMany(Ring):
 @mistake(
     "the window cache full one step early",
     rejected_by="the oldest key of the window counts",
-    symptom="A few outputs are wrong while the window fills up; those of this layer are right afterward.",
+    symptom="w - 1 outputs are wrong from position w - 1 on; those of this layer are right afterward.",
     cause="The keys are shifted when one slot is still free: position >= window - 1 in place of window.",
     seen="huggingface/transformers issue 37574",
 )
