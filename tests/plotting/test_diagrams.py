@@ -38,6 +38,7 @@ from tested_transformer.plotting.diagram import (
     Matrix,
     arrow,
 )
+from tested_transformer.plotting.kv_heads import kv_heads
 from tested_transformer.plotting.model_diagram import model_diagram
 from tested_transformer.plotting.style import ON_PAGE, contrast, text_width
 
@@ -107,6 +108,8 @@ MAKERS = {
     "model": model_diagram,
     "GPT-2 and Llama": functools.partial(gpt2_and_llama, 4, 2),
     "GPT-2 and Llama, many heads": functools.partial(gpt2_and_llama, 64, 64),
+    "KV heads": functools.partial(kv_heads, 4, 2),
+    "KV heads, sixteen": functools.partial(kv_heads, 16, 4),
 }
 COLORS = {
     mode: {name: ON_PAGE[name][i] for name in MARKS} for i, mode in enumerate(("light", "dark"))
@@ -441,6 +444,22 @@ def test_gpt2_and_llama_are_drawn_alike_and_differ_in_five_lines():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 2), (6, 3), (16, 4)])
+def test_kv_heads_are_counted_and_joined(num_heads, num_kv_heads):
+    picture = kv_heads(num_heads, num_kv_heads)
+    root = ET.fromstring(picture.svg)
+    kinds = [set(node.get("class").split()) for node in root.iter(f"{SVG}rect")]
+    drawn = {
+        name: sum({name, "edge"} <= kind for kind in kinds) for name in ("query", "key", "value")
+    }
+    read = 2 * num_heads + num_kv_heads + 1  # MHA and MLA, GQA, MQA
+    assert drawn == {"query": 4 * num_heads, "key": read, "value": read}
+    assert sum("dashed" in kind for kind in kinds) == 2 * num_heads
+    lines = [node.get("d") for node in root.iter(f"{SVG}path")]
+    assert len(lines) == 5 * num_heads  # from every query of four layers, and from MLA's latent
+    assert f"{num_kv_heads} keys, {num_kv_heads} values" in words_of(picture)
+
+
 def test_cache_steps_are_those_of_a_cache():
     chunks = [["a", "b", "c"], ["d"], ["e"]]
     kept, seen = KeyValueCache(capacity=4), 0
@@ -589,4 +608,5 @@ def test_chapters_show_each_diagram_with_a_caption_and_a_label():
         "11": ["The key/value cache, step by step"],
         "13": ["A block of GPT-2 and a block of Llama"],
         "15": ["The tiles of FlashAttention"],
+        "16": ["Four ways to cache keys and values"],
     }
