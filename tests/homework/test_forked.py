@@ -13,7 +13,7 @@ import builtins, ctypes, os, resource, signal, sys, time, torch
 
 def keep(where):
     "How often this was called, as far as `where` knows."
-    if where == "/kept":
+    if where == "kept":
         open(where, "a").write("x")
         return len(open(where).read())
     kept = {"torch": torch.__dict__, "builtins": builtins.__dict__, "modules": sys.modules,
@@ -106,8 +106,8 @@ def test_an_implementation_that_was_served_before_can_not_be_called(student):
 
 NO = "Operation not permitted"
 REFUSED = {
-    "a file": ("keep('/kept')", "Read-only file system"),
-    "a file's time": ("os.utime('/', (0, 0))", "Read-only file system"),
+    "a file": ("keep('kept')", "Read-only file system"),
+    "a file's time": ("os.utime('.', (0, 0))", "Read-only file system"),
     "a process": ("os.fork()", NO),
     "a process by its number": ("system(57, 220, 17)", NO),
     "the worker's memory": ("open(f'/proc/{os.getppid()}/mem', 'rb')", "Permission denied"),
