@@ -22,7 +22,7 @@ CODE_READ = 8  # lines a minute, of code that is given
 WORDS_WRITTEN = 10  # a minute, of an argument that has to be found first
 LINES_WRITTEN = 0.5  # a minute, tried out and corrected; in a bug hunt and an experiment 1
 THINKING = {"warm-up": 5, "core": 10, "challenge": 20}  # minutes, before a code task's first line
-WRONG = 1.5  # minutes for each wrong implementation: read the clue, find an input that shows it
+WRONG = 3  # minutes for each wrong implementation: read the clue, find an input that shows it
 HEADING = re.compile(r"^## \S+ ", re.MULTILINE)
 
 

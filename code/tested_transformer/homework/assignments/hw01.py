@@ -714,7 +714,7 @@ HUNT = Hunt(
         _in_single,
     ),
     points=4,
-    minutes=45,
+    minutes=60,
     difficulty="core",
     chapter=1,
 )  # fmt: skip
@@ -731,7 +731,7 @@ ASSIGNMENT = Assignment(
         Task(WHO, "who_was_read", 30, "challenge"),
         HUNT,
         Written(
-            "hw01-count", "explanation", 2, 20,
+            "hw01-count", "explanation", 2, 25,
             "1 point: without the start token the layer cannot count, with the argument: the "
             "repeated sequence has the same average (each weight is halved, each value occurs "
             "twice), but twice the count. 1 point: with the start token it is possible: n_vier / "

@@ -753,7 +753,7 @@ HUNT = Hunt(
         _not_quite_hidden, _small_number
     ),
     points=4,
-    minutes=50,
+    minutes=65,
     difficulty="core",
     chapter=3,
 )  # fmt: skip

@@ -977,7 +977,7 @@ HUNT = Hunt(
         scaled_by_the_values, empties_the_hidden
     ),
     points=4,
-    minutes=45,
+    minutes=60,
     difficulty="core",
     chapter=4,
 )  # fmt: skip

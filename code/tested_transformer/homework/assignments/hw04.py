@@ -849,7 +849,7 @@ HUNT = Hunt(
         ),
     ),
     points=4,
-    minutes=50,
+    minutes=65,
     difficulty="core",
     chapter=5,
 )  # fmt: skip

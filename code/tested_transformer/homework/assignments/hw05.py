@@ -903,7 +903,7 @@ HUNT = Hunt(
         scores_that_scale_the_query,
     ),
     points=4,
-    minutes=45,
+    minutes=60,
     difficulty="core",
     chapter=6,
 )  # fmt: skip

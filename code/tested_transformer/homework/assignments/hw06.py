@@ -988,7 +988,7 @@ HUNT = Hunt(
         norm_with_a_floor
     ),
     points=4,
-    minutes=50,
+    minutes=65,
     difficulty="challenge",
     chapter=7,
 )  # fmt: skip

@@ -1086,7 +1086,7 @@ HUNT = Hunt(
         hunted_half
     ),
     points=4,
-    minutes=40,
+    minutes=55,
     difficulty="core",
     chapter=10,
 )  # fmt: skip

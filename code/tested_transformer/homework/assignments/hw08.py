@@ -1249,7 +1249,7 @@ HUNT = Hunt(
         hunted_not_shared_out, hunted_first_row, hunted_ties, hunted_in_place, hunted_softmax_again
     ),
     points=4,
-    minutes=45,
+    minutes=60,
     difficulty="core",
     chapter=11,
 )  # fmt: skip

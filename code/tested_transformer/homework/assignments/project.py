@@ -1390,7 +1390,7 @@ HUNT = Hunt(
         ),
     ),
     points=6,
-    minutes=45,
+    minutes=60,
     difficulty="challenge",
     chapter=10,
 )  # fmt: skip
