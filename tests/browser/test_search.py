@@ -254,7 +254,7 @@ def test_the_list_is_light_and_only_the_search_page_loads_it(browser, address): 
         "search_places.js",
         "search_text.js",
     ]
-    assert sum(own.values()) < 400_000, own
+    assert sum(own.values()) < 430_000, own
     context.close()
 
 

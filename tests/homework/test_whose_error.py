@@ -28,6 +28,7 @@ from tested_transformer.homework.submissions.forbidden import not_allowed
 from tested_transformer.homework.submissions.reading import read_notebook, read_submission
 from tested_transformer.homework.submissions.slicing import named_by, needed_for
 from tested_transformer.specs.case import Case
+from tested_transformer.specs.judge import judge
 from tested_transformer.specs.spec import Check, Spec
 
 pytestmark = pytest.mark.plain_types
@@ -93,6 +94,25 @@ def test_a_check_that_raises_by_itself_is_no_wrong_answer(monkeypatch):
         assert mark_submission._mark_task(form, session, 0).verdict == "wrong"
     with InProcess("def f(x): return x.sum(7)") as session:
         assert mark_submission._mark_task(theirs, session, 0).verdict == "wrong"
+
+
+def test_a_notebooks_check_says_that_it_failed_itself():
+    def verdict(test, function=lambda x: x):
+        case = Case("one", {"x": np.ones(2)})
+        return judge(Spec("a", "", ("x",), lambda x: x, lambda _: [case], [Check("ours", "It holds.", test)]), function)  # fmt: skip
+
+    told = repr(verdict(breaks))
+    assert told.startswith(
+        "! a: the checker itself failed; this does not mean that your code is wrong."
+    )
+    assert "isnan" in told
+    assert "in your" not in told
+    assert verdict(breaks).broken
+    assert not verdict(breaks).passed
+    theirs = verdict(lambda run, case: run.value(case), lambda x: x.sum(7))
+    assert not theirs.broken
+    assert repr(theirs).startswith("✗ a: not right yet.")
+    assert not verdict(complains).broken
 
 
 def test_an_error_of_ours_is_not_in_the_students_notes(submission):

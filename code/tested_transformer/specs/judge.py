@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ..errors import argument_error
+from . import run as running
 from .case import Case, describe
 from .compare import Problem, difference, relations
 from .draw import smallest
@@ -65,6 +66,11 @@ class Verdict:
         return self.passed
 
     @property
+    def broken(self) -> bool:
+        """Whether the check that failed did so by itself: that says nothing about the candidate."""
+        return self.error is not None and checker_failed(self.error)
+
+    @property
     def heading(self) -> str:
         """What did not hold, for a reader: a call that raises does not run, whichever check made it."""
         return RUNS if self.error is not None and _raised_in_call(self.error) else self.failed
@@ -75,6 +81,11 @@ class Verdict:
         if self.passed:
             ran = len(self.spec.checks) - len(self.skipped)
             return f"✓ {self.spec.name}: right. {ran} checks on {self.num_cases} cases."
+        if self.broken:
+            return (
+                f"! {self.spec.name}: the checker itself failed; this does not mean that your code is wrong.\n"
+                f"  check     {self.failed}\n  raised    {where(self.error)}\n  case      {describe(self.case)}"
+            )
         lines = [f"✗ {self.spec.name}: not right yet.", f"  check     {self.heading}"]
         lines += [f"  why       {self.why}", f"  case      {describe(self.case)}"]
         lines += [f"  expected  {self.problem.expected}", f"  got       {self.problem.got}"]
@@ -246,6 +257,23 @@ def _raised(error: Exception, candidate: Any) -> str:
     """Why a call that raised is wrong, and where it did."""
     line = own_line(error, candidate)
     return f"The call raised {type(error).__name__}{line and f', in your {line}'}."
+
+
+def checker_failed(error: Exception) -> bool:
+    """Whether a check raised by itself: neither the candidate did, nor the reading of its answer.
+
+    What a check raises by a `raise` of its own says that the answer has not the form that was asked for.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    says_so = isinstance(error, (TypeError, ValueError)) and frames[-1].line.startswith("raise ")
+    return not says_so and not any(frame.filename == running.__file__ for frame in frames)
+
+
+def where(error: Exception) -> str:
+    """An exception of ours, with the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return f"{text} ({frame.filename.rpartition('/')[2]}, line {frame.lineno})"
 
 
 def _raised_in_call(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ...bounds import PositiveInt, Seed
 from ...errors import argument_error
 from ...shapes import checked
+from ...specs.judge import where
 from ..assignments import assignment as load
 from ..jail.bubblewrap import PACKAGE, JailError, Limits
 from ..jail.session import JailSession
@@ -25,7 +26,7 @@ from ..submissions.finding import Submission, find_submissions
 from ..tasks import Assignment
 from .files import file_stem, write_whole
 from .interrupts import Stop, begin_worker
-from .mark_submission import mark, where
+from .mark_submission import mark
 from .marks import FAILED, Marks, from_json
 
 __all__ = ["grade"]

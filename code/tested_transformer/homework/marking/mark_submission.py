@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,8 +13,7 @@ import numpy as np
 
 from ...bounds import Seed
 from ...shapes import checked
-from ...specs import run
-from ...specs.judge import Verdict, drawn, judge
+from ...specs.judge import Verdict, drawn, judge, where
 from ...specs.run import Run
 from ...specs.spec import Spec, describe
 from ..bug_hunts import HuntVerdict, judge_hunt
@@ -39,7 +37,6 @@ __all__ = ["mark"]
 # Of a processor, for a task's answers: a right function takes a few hundredths of it.
 SLOW_SECONDS = 4.0
 MOST_NOTES = 40  # about cells: a page is for reading
-RUN = run.__file__
 
 
 @checked
@@ -219,30 +216,11 @@ class GraderError(RuntimeError):
     """A check of ours failed by itself: no fault of the answer's."""
 
 
-def _check_whose(error: Exception | None) -> None:
-    """Raise GraderError unless an exception came from the student's function, or from reading its answer.
-
-    What a check raises by a `raise` of its own says that the answer has not the form that was asked for.
-    """
-    if error is None:
-        return
-    frames = traceback.extract_tb(error.__traceback__)
-    says_so = isinstance(error, (TypeError, ValueError)) and frames[-1].line.startswith("raise ")
-    if not says_so and not any(frame.filename == RUN for frame in frames):
-        raise GraderError(where(error)) from error
-
-
-def where(error: Exception) -> str:
-    """An exception of ours, with the line that raised it: for the instructor, not for students."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return f"{text} ({frame.filename.rpartition('/')[2]}, line {frame.lineno})"
-
-
 def _mark_task(task: Task, session: JailSession, seed: int) -> PartMarks:
     remote = RemoteFunction(session, task.function)
     verdict = judge(task.spec, remote, seed=seed)
-    _check_whose(verdict.error)
+    if verdict.broken:
+        raise GraderError(where(verdict.error)) from verdict.error
     if verdict.unwritten:
         return PartMarks(0.0, task.points, "not written")
     changing = ("not deterministic",) if _changes(task.spec, remote, seed) else ()
