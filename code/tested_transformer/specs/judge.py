@@ -266,7 +266,8 @@ def checker_failed(error: Exception) -> bool:
     """
     frames = traceback.extract_tb(error.__traceback__)
     says_so = isinstance(error, (TypeError, ValueError)) and frames[-1].line.startswith("raise ")
-    return not says_so and not any(frame.filename == running.__file__ for frame in frames)
+    read = any(frame.filename == running.__file__ for frame in frames)
+    return not (says_so or read or _raised_in_call(error))
 
 
 def where(error: Exception) -> str:
