@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def broken(self) -> bool:
-        """Whether the check that failed did so by itself: that says nothing about the candidate."""
+        """Whether the check raised by itself: it is wrong, or the answer's form is none that it knows."""
         return self.error is not None and checker_failed(self.error)
 
     @property
@@ -83,8 +83,10 @@ class Verdict:
             return f"✓ {self.spec.name}: right. {ran} checks on {self.num_cases} cases."
         if self.broken:
             return (
-                f"! {self.spec.name}: the checker itself failed; this does not mean that your code is wrong.\n"
-                f"  check     {self.failed}\n  raised    {where(self.error)}\n  case      {describe(self.case)}"
+                f"✗ {self.spec.name}: could not be checked.\n  check     {self.failed}\n"
+                "  why       The check raised an error, and not your function. Has the answer the form that was "
+                f"asked for? Then the check is wrong.\n  raised    {where(self.error)}\n"
+                f"  case      {describe(self.case)}"
             )
         lines = [f"✗ {self.spec.name}: not right yet.", f"  check     {self.heading}"]
         lines += [f"  why       {self.why}", f"  case      {describe(self.case)}"]
