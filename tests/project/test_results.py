@@ -53,6 +53,7 @@ def test_no_row_stands_twice(name):
         "lr",
         "seed",
         "std",
+        "load",
         "order",
         "draft",
         "length",
