@@ -36,6 +36,10 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.indexed_attention": (
+        "attend_to_selected indexed_attention indexer_loss indexer_scores lightning_indexer "
+        "masked_indexed_attention select_keys selection_mask"
+    ),
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
