@@ -30,14 +30,14 @@ __all__ = [
 # --- The indexer ----------------------------------------------------------------------------------
 
 
-@checked
+@checked(any_dtype="weights")
 def indexer_scores(
     query: Float[Tensor, "B I L e"], key: Float[Tensor, "B S e"], weights: Float[Tensor, "B I L"]
 ) -> Float[Tensor, "B L S"]:
     """Score every key for every query: a weighted sum over the indexer's heads of ReLU(q . k).
 
     All I heads share one key per token. A weight may be negative: its head then votes against the keys
-    that match. In at least float32.
+    that match. In at least float32; the weights may be of a wider dtype than the rest.
 
     Shapes: query (B, I, L, e), key (B, S, e), weights (B, I, L) -> (B, L, S).
     Raises: TypeError or ValueError that name the argument.
@@ -115,7 +115,7 @@ def attend_to_selected(
     return heads.flatten(2, 3).transpose(1, 2)
 
 
-@checked
+@checked(any_dtype="index_weights")
 def indexed_attention(
     query: Float[Tensor, "B H L d"],
     key: Float[Tensor, "B G S d"],
@@ -193,7 +193,7 @@ def selection_mask(
     return empty.scatter(-1, indices, visible)
 
 
-@checked
+@checked(any_dtype="index_weights")
 def masked_indexed_attention(
     query: Float[Tensor, "B H L d"],
     key: Float[Tensor, "B G S d"],
@@ -225,7 +225,7 @@ def masked_indexed_attention(
 # --- With positions, and how it is trained --------------------------------------------------------
 
 
-@checked
+@checked(any_dtype="weights")
 def lightning_indexer(
     query: Float[Tensor, "B I L e"],
     key: Float[Tensor, "B L e"],
