@@ -923,11 +923,11 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
             "quantization_config: expected no such option of deepseek_v3, .*fp8",
         ),
         ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank: expected an int"),
-        ("deepseek_v32", {"layer_types": MIXED}, "layer_types: expected 3 times 'indexed_att"),
+        ("deepseek_v32", {"layer_types": MIXED}, "layer_types: expected 2 times 'indexed_att"),
         (
             "deepseek_v32",
             {"mlp_layer_types": ["dense", "sparse", "dense"]},
-            "mlp_layer_types: expected 3 entries, one per layer: 'dense' for the first ones",
+            "mlp_layer_types: expected 2 entries, one per layer: 'dense' for the first ones",
         ),
         ("deepseek_v32", {"mlp_bias": True}, "mlp_bias: expected False, got True"),
         ("gpt_oss", {"layer_types": MIXED[:1]}, "layer_types: expected .* for each of 2 layers"),
