@@ -52,6 +52,7 @@ from tested_transformer.layers.cache import (
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.gated_retention import RetentionState
+from tested_transformer.layers.indexed_latent_attention import IndexerConfig, LightningIndexer
 from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
@@ -302,6 +303,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LinearScaling: lambda: LinearScaling(2.0),
     Llama3Scaling: lambda: Llama3Scaling(2.0, 1.0, 4.0, 8),
     YarnScaling: lambda: YarnScaling(2.0, 8),
+    LightningIndexer: lambda: LightningIndexer(8, 4, 2, OBJECTS[IndexerConfig]()),
+    IndexerConfig: lambda: IndexerConfig(num_heads=2, d_head=4, num_keys=2),
     ExpertsConfig: lambda: ExpertsConfig(num_experts=4, num_chosen=2, d_expert=3),
     GptOssConfig: lambda: GptOssConfig(
         11, d_model=8, num_heads=2, num_layers=2, num_experts=4, num_chosen=2, positions="rotary"
@@ -500,11 +503,16 @@ VALUES: dict[str, Callable[[], Any]] = {
     "load_trained.folder": trained_folder,
     "from_pretrained.folder": pretrained_folder,
     "save_pretrained.model": small_gpt,
+    "LightningIndexer.positions": lambda: RotaryPositions(2),
+    "IndexedLatentAttention.index_positions": lambda: RotaryPositions(2),
     "Llama3Scaling.high_freq_factor": lambda: 4.0,
     "LanguageModelConfig.latent": lambda: (
         None
     ),  # another option's right value would be wrong with one
-    "LanguageModelConfig.indexer": lambda: None,
+    **dict.fromkeys(
+        (f"{name}Config.indexer" for name in ("LanguageModel", "Falcon", "GptOss", "Yoco")),
+        lambda: None,
+    ),
     "FalconConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
