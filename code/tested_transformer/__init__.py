@@ -36,6 +36,9 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.dynamic_convolution": "dynamic_convolution",
+    "mixers.global_patterns": "big_bird_attention BigBird LocalGlobal",
+    "mixers.longformer": "longformer_attention",
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"

@@ -13,6 +13,7 @@ from .attention import (
 )
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
+from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
@@ -93,6 +94,7 @@ __all__ = [
     "batch_norm",
     "bend",
     "bert_words",
+    "big_bird_attention",
     "bilinear_scores",
     "block_tables",
     "byte_bpe_merges",
@@ -106,6 +108,7 @@ __all__ = [
     "cross_entropy",
     "document_mask",
     "dot",
+    "dynamic_convolution",
     "embedded",
     "error_function",
     "expected_cost",
@@ -133,6 +136,7 @@ __all__ = [
     "location_scores",
     "log_mel",
     "log_sum_exp",
+    "longformer_attention",
     "mask_tokens",
     "masked_softmax",
     "matmul",
