@@ -25,7 +25,7 @@ class ConvolutionBranch(nn.Module):
 
     Shapes: x (B, L, D), key_mask (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Wu et al. 2020 (Lite Transformer), section 4; mit-han-lab/lite-transformer,
+    Source: Wu et al. 2020 (Lite Transformer); mit-han-lab/lite-transformer,
         configs/wmt14.en-fr/attention/multibranch_v2/embed496.yml.
     """
 
@@ -69,7 +69,7 @@ class LongShortAttention(nn.Module):
 
     Shapes: x (B, L, D), key_mask (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Wu et al. 2020 (Lite Transformer), section 4.
+    Source: Wu et al. 2020 (Lite Transformer); mit-han-lab/lite-transformer, fairseq/modules/multibranch.py.
     """
 
     @checked

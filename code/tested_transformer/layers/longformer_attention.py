@@ -25,7 +25,7 @@ class LongformerAttention(nn.Module):
     Shapes: x (B, L, D), is_global (B, L), True for a global token, key_mask (B, L), True for a token that is no
         padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    Source: Beltagy et al. 2020 (Longformer).
     """
 
     @checked

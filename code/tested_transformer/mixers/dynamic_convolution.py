@@ -30,7 +30,8 @@ def dynamic_convolution(
 
     Shapes: x (B, L, D), logits (B, L, H, K), broadcast over B and L, key_mask (B, L) -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Wu et al. 2019 (Pay Less Attention), section 3.
+    Source: Wu et al. 2019 (Pay Less Attention); mit-han-lab/lite-transformer,
+        fairseq/modules/lightweight_convolution.py.
     """
     heads, width = logits.shape[-2:]
     if x.shape[-1] % heads:

@@ -30,7 +30,7 @@ class LocalGlobal:
     causal: no query reads a later key, a global one neither.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    Source: Beltagy et al. 2020 (Longformer).
     """
 
     window: PositiveInt
@@ -91,7 +91,7 @@ class BigBird:
     causal: the last block is read by all.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Zaheer et al. 2020 (Big Bird), section 2 and appendix D.
+    Source: Zaheer et al. 2020 (Big Bird); its blocked form as in transformers, models/big_bird.
     """
 
     block_size: PositiveInt
@@ -182,7 +182,7 @@ def big_bird_attention(
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), random_blocks (H, ceil(L / block_size) - 2, r),
         key_mask (B, L) -> (B, H, L, dv).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zaheer et al. 2020 (Big Bird), section 2 and appendix D.
+    Source: Zaheer et al. 2020 (Big Bird); its blocked form as in transformers, models/big_bird.
     """
     num_blocks = -(-query.shape[2] // block_size)
     if random_blocks.shape[1] != max(0, num_blocks - 2):

@@ -40,7 +40,7 @@ def longformer_attention(
     Shapes: queries and keys (B, H, L, d), values (B, H, L, dv), is_global and key_mask (B, L)
         -> (B, H, L, dv).
     Raises: TypeError or ValueError that name the argument.
-    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    Source: Beltagy et al. 2020 (Longformer).
     """
     real = torch.ones_like(is_global) if key_mask is None else key_mask
     is_global = is_global & real

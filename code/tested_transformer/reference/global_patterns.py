@@ -14,7 +14,7 @@ def longformer_attention(
     """A global query reads all keys by the global projections; a local one its window and the global tokens.
 
     Shapes: queries and keys (B, H, L, d), values (B, H, L, dv), is_global and key_mask (B, L) -> (B, H, L, dv).
-    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    Source: Beltagy et al. 2020 (Longformer).
     """
     real = np.ones_like(is_global) if key_mask is None else key_mask
     chosen = is_global & real
@@ -38,7 +38,7 @@ def big_bird_attention(
 
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), random_blocks (H, ceil(L / block_size) - 2, r),
         key_mask (B, L) -> (B, H, L, dv).
-    Source: Zaheer et al. 2020 (Big Bird), section 2 and appendix D.
+    Source: Zaheer et al. 2020 (Big Bird); its blocked form as in transformers, models/big_bird.
     """
     last = (query.shape[2] - 1) // block_size
     output = np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
@@ -59,7 +59,8 @@ def dynamic_convolution(x, logits, *, causal=False, key_mask=None):
     """Each channel of each token: the sum over its neighbors, weighted by a softmax of its head's logits.
 
     Shapes: x (B, L, D), logits (B, L, H, K), broadcast over B and L, key_mask (B, L) -> (B, L, D).
-    Source: Wu et al. 2019 (Pay Less Attention), section 3.
+    Source: Wu et al. 2019 (Pay Less Attention); mit-han-lab/lite-transformer,
+        fairseq/modules/lightweight_convolution.py.
     """
     heads, width = logits.shape[-2:]
     logits = np.broadcast_to(logits, (*x.shape[:2], heads, width))

@@ -110,11 +110,11 @@ LOCAL, GLOBAL = ("query", "key", "value"), ("global_query", "global_key", "globa
 
 
 def _longformer(rng: np.random.Generator, batch, heads, length, widths, number=None) -> dict:
-    """The last sequence has `number` global tokens, the others one more or less."""
+    """The last sequence has `number` global tokens, the one before it one more, and so on."""
     made = _heads(rng, (*LOCAL, *GLOBAL), batch, heads, length, widths)
     is_global = np.zeros((batch, length), bool)
     for row in range(batch):
-        many = min(length, max(0, (length // 4 if number is None else number) + (row + 1 - batch)))
+        many = min(length, max(0, (length // 4 if number is None else number) + (batch - 1 - row)))
         is_global[row, rng.permutation(length)[:many]] = True
     return made | {"is_global": is_global}
 
