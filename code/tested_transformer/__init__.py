@@ -40,6 +40,9 @@ PUBLIC = {
         "attend_to_selected indexed_attention indexer_loss indexer_scores lightning_indexer "
         "masked_indexed_attention select_keys selection_mask"
     ),
+    "mixers.dynamic_convolution": "dynamic_convolution",
+    "mixers.global_patterns": "big_bird_attention BigBird LocalGlobal",
+    "mixers.longformer": "longformer_attention",
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
@@ -53,6 +56,8 @@ PUBLIC = {
     "layers.head_by_head": "HeadByHead",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
     "layers.latent_attention": "LatentAttention LatentConfig",
+    "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
+    "layers.longformer_attention": "LongformerAttention",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",

@@ -5,9 +5,12 @@ import torch
 
 from tested_transformer.functional.attention import attention
 from tested_transformer.mixers.fixed_patterns import Local
+from tested_transformer.mixers.global_patterns import BigBird, LocalGlobal
 from tested_transformer.mixers.patterns import Part, sparse_attention
 
 PATTERNS = [Local(3), Local(3, causal=True), Local(1), Local(20), Local(20, causal=True)]
+PATTERNS += [LocalGlobal(3, (0, 5)), LocalGlobal(2, (1, 6), causal=True), LocalGlobal(1, ())]
+PATTERNS += [BigBird(2, 1), BigBird(3, 2, seed=1), BigBird(1, 0), BigBird(2, 9)]
 
 
 def tensors(length, dtype=torch.float64, widths=(4, 4, 3)):

@@ -14,6 +14,7 @@ from .attention import (
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
+from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
@@ -94,6 +95,7 @@ __all__ = [
     "batch_norm",
     "bend",
     "bert_words",
+    "big_bird_attention",
     "bilinear_scores",
     "block_tables",
     "byte_bpe_merges",
@@ -107,6 +109,7 @@ __all__ = [
     "cross_entropy",
     "document_mask",
     "dot",
+    "dynamic_convolution",
     "embedded",
     "error_function",
     "expected_cost",
@@ -138,6 +141,7 @@ __all__ = [
     "location_scores",
     "log_mel",
     "log_sum_exp",
+    "longformer_attention",
     "mask_tokens",
     "masked_softmax",
     "matmul",
