@@ -11,10 +11,12 @@ from .attention import (
     softmax,
     weighted_sum,
 )
+from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
+from .lsh import lsh_attention, lsh_buckets
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -102,6 +104,8 @@ __all__ = [
     "cached_attention",
     "causal_mask",
     "clamped_swiglu",
+    "cluster_queries",
+    "clustered_attention",
     "content_scores",
     "cross_entropy",
     "document_mask",
@@ -118,6 +122,7 @@ __all__ = [
     "gru_step",
     "hard_attention",
     "heads",
+    "improved_clustered_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
@@ -133,6 +138,8 @@ __all__ = [
     "location_scores",
     "log_mel",
     "log_sum_exp",
+    "lsh_attention",
+    "lsh_buckets",
     "mask_tokens",
     "masked_softmax",
     "matmul",
