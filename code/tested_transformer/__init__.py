@@ -50,6 +50,7 @@ PUBLIC = {
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.latent_attention": "LatentAttention LatentConfig",
+    "layers.lsh_attention": "LshAttention",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",

@@ -80,10 +80,9 @@ def lsh_attention(
 
     In each round the tokens are sorted by bucket, then by position, and split into chunks. A query reads
     its own chunk and the neighbors. A token reads itself only where it finds nothing else.
-
     form: "paper" reads keys of the query's own bucket alone, and counts a key once that several
-        rounds find. "trax", which transformers has too, reads all keys of the chunks, counts a key in
-        every round, and the chunks of all rounds form a ring: the first comes after the last.
+    rounds find. "trax", which transformers has too, reads all keys of the chunks, counts a key in
+    every round, and the chunks of all rounds form a ring: the first comes after the last.
 
     Shapes: query (B, H, L, d), value (B, H, L, dv), buckets (B, H, R, L), key_mask (B, L) -> (B, H, L, dv).
     Raises: TypeError or ValueError that name the argument.
@@ -95,7 +94,7 @@ def lsh_attention(
     ids = order.unflatten(-1, (order.shape[-1] // chunk_size, chunk_size))  # B H R n m: n chunks
     key_ids = _neighbors(ids, reach, ring=form == "trax")  # B H R n w, -1 where there is none
 
-    times = ids.new_ones(())  # in how many rounds a query finds a key, where that counts
+    times = ids.new_ones(())  # how many rounds find a key, where that counts
     allowed = (_take(real, key_ids) & (key_ids >= 0))[..., None, :].expand(*ids.shape, -1)
     if causal:
         allowed = allowed & (key_ids[..., None, :] <= ids[..., None])
