@@ -43,6 +43,8 @@ PUBLIC = {
     "mixers.dynamic_convolution": "dynamic_convolution",
     "mixers.global_patterns": "big_bird_attention BigBird LocalGlobal",
     "mixers.longformer": "longformer_attention",
+    "mixers.clustered": "cluster_queries clustered_attention improved_clustered_attention",
+    "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
@@ -58,6 +60,7 @@ PUBLIC = {
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
+    "layers.lsh_attention": "LshAttention",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",

@@ -11,12 +11,14 @@ from .attention import (
     softmax,
     weighted_sum,
 )
+from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
+from .lsh import lsh_attention, lsh_buckets
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -105,6 +107,8 @@ __all__ = [
     "cached_attention",
     "causal_mask",
     "clamped_swiglu",
+    "cluster_queries",
+    "clustered_attention",
     "content_scores",
     "cross_entropy",
     "document_mask",
@@ -125,6 +129,7 @@ __all__ = [
     "indexed_attention",
     "indexer_loss",
     "indexer_scores",
+    "improved_clustered_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
@@ -142,6 +147,8 @@ __all__ = [
     "log_mel",
     "log_sum_exp",
     "longformer_attention",
+    "lsh_attention",
+    "lsh_buckets",
     "mask_tokens",
     "masked_softmax",
     "matmul",
