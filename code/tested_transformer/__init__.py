@@ -36,6 +36,11 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.linformer": "linformer_attention",
+    "mixers.nystrom": "iterative_pinv landmark_weights nystrom_attention",
+    "mixers.performer": (
+        "orthogonal_directions performer_attention positive_features trigonometric_features"
+    ),
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"

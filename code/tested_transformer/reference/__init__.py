@@ -15,6 +15,7 @@ from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
+from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -122,6 +123,7 @@ __all__ = [
     "is_allowed",
     "is_ideograph",
     "is_punctuation",
+    "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
     "kernel_regression",
@@ -129,6 +131,7 @@ __all__ = [
     "latent_attention",
     "layer_norm",
     "linear",
+    "linformer_attention",
     "local_weights",
     "location_scores",
     "log_mel",
@@ -144,6 +147,7 @@ __all__ = [
     "next_sentence_pairs",
     "next_token_loss",
     "normed",
+    "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
     "padding_mask",
@@ -151,6 +155,7 @@ __all__ = [
     "paged_attention",
     "paper_rate",
     "patch_embedding",
+    "performer_attention",
     "predicted_centers",
     "prefix_mask",
     "recurrent_memory",
