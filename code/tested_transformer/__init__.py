@@ -45,6 +45,11 @@ PUBLIC = {
     "mixers.longformer": "longformer_attention",
     "mixers.clustered": "cluster_queries clustered_attention improved_clustered_attention",
     "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
+    "mixers.linformer": "linformer_attention",
+    "mixers.nystrom": "iterative_pinv landmark_weights nystrom_attention",
+    "mixers.performer": (
+        "orthogonal_directions performer_attention positive_features trigonometric_features"
+    ),
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
@@ -61,9 +66,11 @@ PUBLIC = {
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
     "layers.lsh_attention": "LshAttention",
+    "layers.linformer": "LinformerAttention",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.nystrom": "NystromAttention",
     "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",

@@ -19,6 +19,7 @@ from .global_patterns import big_bird_attention, dynamic_convolution, longformer
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .lsh import lsh_attention, lsh_buckets
+from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -134,6 +135,7 @@ __all__ = [
     "is_allowed",
     "is_ideograph",
     "is_punctuation",
+    "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
     "kernel_regression",
@@ -142,6 +144,7 @@ __all__ = [
     "layer_norm",
     "lightning_indexer",
     "linear",
+    "linformer_attention",
     "local_weights",
     "location_scores",
     "log_mel",
@@ -160,6 +163,7 @@ __all__ = [
     "next_sentence_pairs",
     "next_token_loss",
     "normed",
+    "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
     "padding_mask",
@@ -167,6 +171,7 @@ __all__ = [
     "paged_attention",
     "paper_rate",
     "patch_embedding",
+    "performer_attention",
     "predicted_centers",
     "prefix_mask",
     "recurrent_memory",
