@@ -14,12 +14,12 @@ from .attention import (
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
-from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
+from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
-from .lsh import lsh_attention, lsh_buckets
 from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
+from .lsh import lsh_attention, lsh_buckets
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -127,10 +127,10 @@ __all__ = [
     "gru_step",
     "hard_attention",
     "heads",
+    "improved_clustered_attention",
     "indexed_attention",
     "indexer_loss",
     "indexer_scores",
-    "improved_clustered_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
