@@ -126,7 +126,7 @@ def test_scores_without_a_square_of_the_length():
 
 @pytest.mark.parametrize("num_blocks", [3, 4, 6, 9, 20])
 def test_random_blocks_are_far_and_differ(num_blocks):
-    for i, row in enumerate(BigBird(2, 3, seed=5).random_blocks(num_blocks).tolist(), start=1):
+    for i, row in enumerate(BigBird(2, 3, seed=5)._random_blocks(num_blocks).tolist(), start=1):
         blocks = [j for j in row if j >= 0]
         others = {j for j in range(1, num_blocks - 1) if abs(i - j) > 1}
         assert len(set(blocks)) == len(blocks) == min(3, len(others))
@@ -137,7 +137,7 @@ def test_every_other_block_is_as_probable():
     """Each of the 7 blocks that row 1 may read, in 3 of 7 patterns; 5 standard deviations are allowed."""
     counts = torch.zeros(10)
     for seed in range(700):
-        counts[BigBird(2, 3, seed=seed).random_blocks(10)[0]] += 1
+        counts[BigBird(2, 3, seed=seed)._random_blocks(10)[0]] += 1
     assert counts[[0, 1, 2, 9]].sum() == 0
     assert (counts[3:9] - 350).abs().max() <= 5 * (700 * 0.25) ** 0.5
 
@@ -171,6 +171,10 @@ def test_bad_input_is_refused():
         longformer_attention(query, key, value, *of_global, is_global[:, :7], window=2)
     with pytest.raises(ValueError, match=r"global_ids\[0\]: expected at least 0"):
         LocalGlobal(2, (-1,))
+    with pytest.raises(ValueError, match="length: expected at least 0"):
+        BigBird(2, 1).mask(-1)
+    with pytest.raises(TypeError, match="length: expected an int"):
+        LocalGlobal(2, (1,)).parts(2.5)
     with pytest.raises(ValueError, match="num_random_blocks: expected at least 0"):
         BigBird(2, -1)
     blocks = torch.zeros(3, 2, 1, dtype=torch.int64)

@@ -40,14 +40,16 @@ class LocalGlobal:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def mask(self, length: int) -> Bool[Tensor, "L L"]:
+    @checked
+    def mask(self, length: NonNegativeInt) -> Bool[Tensor, "L L"]:
         """The window, and the rows and columns of the global tokens."""
         ids = torch.arange(length)
         is_global = torch.isin(ids, self._global_ids(length))
         near = Local(self.window, self.causal).rule(ids[:, None], ids)
         return (near | is_global | is_global[:, None]) & self._seen(ids[:, None], ids)
 
-    def parts(self, length: int) -> list[Part]:
+    @checked
+    def parts(self, length: NonNegativeInt) -> list[Part]:
         """Local pairs, global queries with all keys, and local queries with the global keys."""
         chosen = self._global_ids(length)
         is_global = torch.isin(torch.arange(length), chosen)
@@ -101,7 +103,7 @@ class BigBird:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def random_blocks(self, num_blocks: int) -> Int[Tensor, "rows r"]:
+    def _random_blocks(self, num_blocks: int) -> Int[Tensor, "rows r"]:
         """For block 1, 2, ... up to the last but one, the blocks that it reads by chance; -1 is none."""
         generator = random.Random(self.seed)
         rows = []
@@ -113,25 +115,27 @@ class BigBird:
             rows.append(chosen + [-1] * (self.num_random_blocks - len(chosen)))
         return torch.tensor(rows, dtype=torch.int64).view(len(rows), self.num_random_blocks)
 
-    def key_blocks(self, num_blocks: int) -> Int[Tensor, "rows c"]:
+    def _key_blocks(self, num_blocks: int) -> Int[Tensor, "rows c"]:
         """For the same blocks, all that they read, each once; -1 is none."""
         row = torch.arange(1, max(1, num_blocks - 1))[:, None]
         fixed = torch.cat((0 * row, row - 1, row, row + 1, 0 * row + num_blocks - 1), 1)
-        blocks = torch.cat((fixed, self.random_blocks(num_blocks)), 1)
+        blocks = torch.cat((fixed, self._random_blocks(num_blocks)), 1)
         before = (blocks[:, :, None] == blocks[:, None, :]).tril(-1).any(-1)
         return blocks.masked_fill(before, -1)
 
-    def mask(self, length: int) -> Bool[Tensor, "L L"]:
+    @checked
+    def mask(self, length: NonNegativeInt) -> Bool[Tensor, "L L"]:
         """The pairs of blocks, each as block_size x block_size pairs of tokens."""
         num_blocks = -(-length // self.block_size)
         allowed = torch.zeros(num_blocks, num_blocks, dtype=torch.bool)
-        for row, blocks in enumerate(self.key_blocks(num_blocks).tolist(), start=1):
+        for row, blocks in enumerate(self._key_blocks(num_blocks).tolist(), start=1):
             allowed[row, [j for j in blocks if j >= 0]] = True
         allowed[:1] = allowed[-1:] = True
         of_token = torch.arange(length) // self.block_size
         return allowed[of_token][:, of_token]
 
-    def parts(self, length: int) -> list[Part]:
+    @checked
+    def parts(self, length: NonNegativeInt) -> list[Part]:
         """The global queries with all keys; each other block with its key blocks."""
         num_blocks = -(-length // self.block_size)
         within = torch.arange(self.block_size)
@@ -139,7 +143,7 @@ class BigBird:
         every = torch.arange(max(1, length)).expand(len(ends), -1)
         parts = [make_part(ends * self.block_size + within, every, _always, length)]
         if num_blocks > 2:
-            blocks = self.key_blocks(num_blocks)[..., None]  # rows c 1
+            blocks = self._key_blocks(num_blocks)[..., None]  # rows c 1
             keys = (blocks * self.block_size + within).flatten(1)  # of block -1, all before token 0
             queries = torch.arange(1, num_blocks - 1)[:, None] * self.block_size + within
             parts.append(make_part(queries, keys, _always, length))
@@ -157,7 +161,7 @@ class _GivenBlocks(BigBird):
 
     given: Int[Tensor, "rows r"] | None = None
 
-    def random_blocks(self, num_blocks: int) -> Int[Tensor, "rows r"]:
+    def _random_blocks(self, num_blocks: int) -> Int[Tensor, "rows r"]:
         return self.given
 
 
