@@ -160,6 +160,20 @@ def test_transformers(causal, rounds, chunks_after, padding):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e5 * EPS)
 
 
+def test_many_buckets_are_pairs_of_few():
+    """4 x 6 buckets from 2 + 3 columns, as transformers makes them: two hashes, combined into one number."""
+    layer, x = theirs(True, 2, 0).double().eval(), numbers(2, 20, 24)
+    layer.num_buckets = [4, 6]
+    rotations = torch.randn(
+        3, 8, 2, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64
+    )
+    query, value = heads(layer.query_key(x)), heads(layer.value(x))
+    buckets = lsh_buckets(query, rotations[..., :2]) + 4 * lsh_buckets(query, rotations[..., 2:])
+    found = lsh_attention(query, value, buckets, chunk_size=4, causal=True, form="trax")
+    expected = layer(x).hidden_states
+    torch.testing.assert_close(found.transpose(1, 2).flatten(2), expected, rtol=0, atol=1e5 * EPS)
+
+
 def test_their_first_chunk_reads_the_last():
     """A ring: a longer padding changes what a real token reads. In the paper's form it does not."""
     layer, x = theirs(False, 1, 0).double().eval(), numbers(1, 8, 24)
