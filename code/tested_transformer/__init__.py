@@ -36,6 +36,11 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.fixed_patterns": (
+        "Atrous attention_per_head Blocks fixed_pattern Local Merged strided_pattern Summaries"
+    ),
+    "mixers.longnet": "DilatedBranch LongNet longnet_attention",
+    "mixers.patterns": "make_part Part Pattern sparse_attention",
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"

@@ -56,6 +56,7 @@ from .scoring import (
     predicted_centers,
 )
 from .sinks import sink_attention
+from .sparse import fixed_mask, in_branch, local_attention, longnet_attention, strided_mask
 from .speculative import (
     accepted_distribution,
     mean_tokens,
@@ -112,12 +113,14 @@ __all__ = [
     "expected_cost_gradient",
     "expert_routing",
     "feed_forward",
+    "fixed_mask",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
     "gru_step",
     "hard_attention",
     "heads",
+    "in_branch",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
@@ -129,10 +132,12 @@ __all__ = [
     "latent_attention",
     "layer_norm",
     "linear",
+    "local_attention",
     "local_weights",
     "location_scores",
     "log_mel",
     "log_sum_exp",
+    "longnet_attention",
     "mask_tokens",
     "masked_softmax",
     "matmul",
@@ -172,6 +177,7 @@ __all__ = [
     "softmax_jacobian",
     "speculative_distribution",
     "stack",
+    "strided_mask",
     "swiglu",
     "target_distribution",
     "tempered_softmax",
