@@ -421,6 +421,14 @@ def _copied(block, references, free, copy):
     return new
 
 
+def _moved(block, references, free, copy):
+    """The block of a single reader; one of several moves to a copy, and the old block loses a reader."""
+    if references[block] == 1:
+        return block
+    references[block] -= 1
+    return _copied(block, references, free, copy)
+
+
 @mistake(
     "appended to a shared block",
     rejected_by="a sequence reads what was written for it",
@@ -452,10 +460,7 @@ def old_reader_stays(block, references, free, copy):
 )
 def no_tokens(block, references, free, copy):
     """Nothing is copied."""
-    if references[block] == 1:
-        return block
-    references[block] -= 1
-    return _copied(block, references, free, lambda old, new: None)
+    return _moved(block, references, free, lambda old, new: None)
 
 
 @mistake(
@@ -466,10 +471,7 @@ def no_tokens(block, references, free, copy):
 )
 def copied_back(block, references, free, copy):
     """From the new block to the old one."""
-    if references[block] == 1:
-        return block
-    references[block] -= 1
-    return _copied(block, references, free, lambda old, new: copy(new, old))
+    return _moved(block, references, free, lambda old, new: copy(new, old))
 
 
 @mistake(
@@ -480,12 +482,11 @@ def copied_back(block, references, free, copy):
 )
 def no_reader(block, references, free, copy):
     """The count of the new block stays 0."""
-    if references[block] == 1:
-        return block
-    references[block] -= 1
-    new = _copied(block, references, free, copy)
-    references[new] = 0
-    return new
+    shared = references[block] > 1
+    block = _moved(block, references, free, copy)
+    if shared:
+        references[block] = 0
+    return block
 
 
 def _cow_cases(rng: np.random.Generator) -> list[Case]:

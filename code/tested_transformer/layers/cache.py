@@ -191,7 +191,7 @@ class KeyValueCache:
         if self.fixed and self.length:
             wanted = "none: the cache is fixed"
             raise argument_error(ValueError, "key", f"{key.shape[2]} more", wanted)
-        check_no_gradient(key, value)
+        check_no_gradient(key=key, value=value)
 
 
 class WindowCache(KeyValueCache):
@@ -259,12 +259,12 @@ class WindowCache(KeyValueCache):
         self.length = length
 
 
-def check_no_gradient(key: Tensor, value: Tensor) -> None:
-    """Raise ValueError if a gradient would be lost in a cache."""
-    if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
-        name = "key" if key.requires_grad else "value"
-        wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-        raise argument_error(ValueError, name, "a tensor that requires one", wanted)
+def check_no_gradient(**tensors: Tensor) -> None:
+    """Raise ValueError, with the name of the argument, if a gradient would be lost in a cache."""
+    for name, tensor in tensors.items():
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
+            raise argument_error(ValueError, name, "a tensor that requires one", wanted)
 
 
 class LayerCache:

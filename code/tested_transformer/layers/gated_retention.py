@@ -14,6 +14,7 @@ from ..errors import argument_error
 from ..mixers.retention import gated_retention
 from ..positions.protocol import PositionScheme
 from ..shapes import checked
+from .cache import check_no_gradient
 from .multi_head import concat_heads, head_size, split_heads
 
 __all__ = ["GatedRetention", "RetentionState"]
@@ -51,9 +52,7 @@ class RetentionState:
 
         Raises: TypeError or ValueError that name the argument; ValueError if a gradient would be lost.
         """
-        if torch.is_grad_enabled() and state.requires_grad:
-            wanted = "no gradient: call under torch.no_grad(), a cache is for generating"
-            raise argument_error(ValueError, "state", "a tensor that requires one", wanted)
+        check_no_gradient(state=state)
         self.state, self.length = state, self.length + new
 
     @checked(like="self.state")

@@ -154,7 +154,7 @@ class PagedLayer:
 
         Raises: TypeError or ValueError if the chunk does not fit, or a gradient would be lost.
         """
-        check_no_gradient(key, value)
+        check_no_gradient(key=key, value=value)
         if self.pending is None:
             shape = (key.shape[0], key.shape[2])
             self.cache.extend(torch.ones(shape, dtype=torch.bool, device=key.device))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..bounds import NonNegativeInt, PositiveInt
@@ -26,6 +26,8 @@ __all__ = [
     "strided_pattern",
 ]
 
+PositionIDs = Int[Tensor, "..."]  # of any shape that broadcasts
+
 
 class RulePattern:
     """A pattern that is a rule: `rule(i, j)` is True where query i attends to key j.
@@ -37,7 +39,8 @@ class RulePattern:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where the query attends to the key."""
         raise NotImplementedError
 
@@ -59,7 +62,8 @@ class Local(RulePattern):
     window: PositiveInt
     causal: bool = False
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where the key is near enough, and not in the future of a causal query."""
         steps = query_ids - key_ids
         return (steps < self.window) & (steps >= (0 if self.causal else 1 - self.window))
@@ -85,7 +89,8 @@ class Atrous(RulePattern):
     dilation: PositiveInt
     causal: bool = False
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where the distance is a multiple of the dilation."""
         steps = query_ids - key_ids
         return (steps % self.dilation == 0) & ((steps >= 0) | (not self.causal))
@@ -109,7 +114,8 @@ class Blocks(RulePattern):
     block: PositiveInt
     causal: bool = False
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where both are in one block."""
         same = query_ids // self.block == key_ids // self.block
         return same & ((key_ids <= query_ids) | (not self.causal))
@@ -140,7 +146,8 @@ class Summaries(RulePattern):
             expected = f"at most block = {self.block}"
             raise argument_error(ValueError, "summary", self.summary, expected)
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where the key is one of the last of its block."""
         last = key_ids % self.block >= self.block - self.summary
         return last & ((key_ids <= query_ids) | (not self.causal))
@@ -168,11 +175,13 @@ class Merged(RulePattern):
         if not self.patterns:
             raise argument_error(ValueError, "patterns", self.patterns, "at least one")
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where one of the patterns has the pair."""
         return reduce(torch.logical_or, (each.rule(query_ids, key_ids) for each in self.patterns))
 
-    def parts(self, length: int) -> list[Part]:
+    @checked
+    def parts(self, length: NonNegativeInt) -> list[Part]:
         """The parts of all patterns, without the pairs that an earlier pattern has."""
         parts = []
         for n, pattern in enumerate(self.patterns):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..bounds import NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
-from .fixed_patterns import RulePattern, attention_per_head
+from .fixed_patterns import PositionIDs, RulePattern, attention_per_head
 from .patterns import Part, make_part
 
 __all__ = ["DilatedBranch", "LongNet", "longnet_attention"]
@@ -38,13 +38,15 @@ class DilatedBranch(RulePattern):
             if (got := getattr(self, name)) >= limit:
                 raise argument_error(ValueError, name, got, f"a number below {limit}")
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where both are in one segment, both at positions that the branch selects."""
         same = query_ids // self.segment == key_ids // self.segment
         selected = self.selects(query_ids) & self.selects(key_ids)
         return same & selected & ((key_ids <= query_ids) | (not self.causal))
 
-    def selects(self, ids: Tensor) -> Tensor:
+    @checked
+    def selects(self, ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True at the positions of the branch, which are counted from the start of their segment."""
         return ids % self.segment % self.dilation == self.offset
 
@@ -88,7 +90,8 @@ class LongNet(RulePattern):
         pairs = zip(self.segments, self.dilations, strict=True)
         return [DilatedBranch(w, r, self.head % r, self.causal) for w, r in pairs]
 
-    def rule(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
         """True where one branch or more has the pair."""
         return sum(branch.rule(query_ids, key_ids).int() for branch in self.branches) > 0
 

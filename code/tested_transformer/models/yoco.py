@@ -164,9 +164,7 @@ class Yoco(LanguageModel):
             return EncoderLayer(config, kind=SharedAttention, **own)
         if config.window is None:
             return RetentionLayer(config, **own)
-        return WindowLayer(
-            config, num_kv_heads=config.num_kv_heads, window=config.window, **own
-        )  # fmt: skip
+        return WindowLayer(config, num_kv_heads=config.num_kv_heads, window=config.window, **own)
 
     @checked
     def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
