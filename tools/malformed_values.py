@@ -60,6 +60,8 @@ from tested_transformer.layers.paged_cache import PagedCache
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
+from tested_transformer.mixers.fixed_patterns import Local
+from tested_transformer.mixers.patterns import Part, Pattern
 from tested_transformer.models.bert import BertConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
@@ -286,6 +288,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     AttentionCache: KeyValueCache,
     LayerState: KeyValueCache,
     RetentionState: filled_retention_state,
+    Pattern: lambda: Local(2),
+    Part: lambda: Local(2).parts(3)[0],
     YocoConfig: small_yoco_config,
     Yoco: lambda: Yoco(small_yoco_config()),
     MultiHeadAttention: lambda: MultiHeadAttention(8, 2),
@@ -513,6 +517,13 @@ VALUES: dict[str, Callable[[], Any]] = {
         (f"{name}Config.indexer" for name in ("LanguageModel", "Falcon", "GptOss", "Yoco")),
         lambda: None,
     ),
+    "Merged.patterns": lambda: (Local(2), Local(3)),
+    "attention_per_head.patterns": lambda: [Local(2), Local(3)],
+    "Summaries.block": lambda: 2,
+    "DilatedBranch.dilation": lambda: 1,
+    "DilatedBranch.offset": lambda: 0,
+    "segments": lambda: (2, 4),
+    "dilations": lambda: (1, 2),
     "FalconConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,

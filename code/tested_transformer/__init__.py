@@ -36,6 +36,11 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.fixed_patterns": (
+        "Atrous attention_per_head Blocks fixed_pattern Local Merged strided_pattern Summaries"
+    ),
+    "mixers.longnet": "DilatedBranch LongNet longnet_attention",
+    "mixers.patterns": "make_part Part Pattern sparse_attention",
     "mixers.indexed_attention": (
         "attend_to_selected indexed_attention indexer_loss indexer_scores lightning_indexer "
         "masked_indexed_attention select_keys selection_mask"

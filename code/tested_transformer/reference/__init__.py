@@ -61,6 +61,7 @@ from .scoring import (
     predicted_centers,
 )
 from .sinks import sink_attention
+from .sparse import fixed_mask, in_branch, local_attention, longnet_attention, strided_mask
 from .speculative import (
     accepted_distribution,
     mean_tokens,
@@ -121,6 +122,7 @@ __all__ = [
     "expected_cost_gradient",
     "expert_routing",
     "feed_forward",
+    "fixed_mask",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
@@ -128,6 +130,7 @@ __all__ = [
     "hard_attention",
     "heads",
     "improved_clustered_attention",
+    "in_branch",
     "indexed_attention",
     "indexer_loss",
     "indexer_scores",
@@ -145,6 +148,7 @@ __all__ = [
     "lightning_indexer",
     "linear",
     "linformer_attention",
+    "local_attention",
     "local_weights",
     "location_scores",
     "log_mel",
@@ -152,6 +156,7 @@ __all__ = [
     "longformer_attention",
     "lsh_attention",
     "lsh_buckets",
+    "longnet_attention",
     "mask_tokens",
     "masked_softmax",
     "matmul",
@@ -193,6 +198,7 @@ __all__ = [
     "softmax_jacobian",
     "speculative_distribution",
     "stack",
+    "strided_mask",
     "swiglu",
     "target_distribution",
     "tempered_softmax",

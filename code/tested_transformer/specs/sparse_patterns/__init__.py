@@ -1,0 +1,1 @@
+"""The Specs of sparse attention by fixed patterns: masks, local windows, dilated branches."""
