@@ -21,6 +21,7 @@ LENIENT: dict[str, str] = {
     "*.bias = two axes more": "that is the rank of the scores, and 1 stands for every sample and head",
     "LanguageModel.forward.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
     "Yoco.*.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
+    "RoFormer.encode.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
     "attention.* = torch.float*": "bias and slopes may be more exact than the queries",
     "sink_attention.* = torch.float*": "bias, slopes and sinks may be more exact than the queries",
     "*_retention.log_decay = torch.float*": "decays may be more exact than the queries",

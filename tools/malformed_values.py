@@ -60,15 +60,19 @@ from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
 from tested_transformer.models.bert import BertConfig
+from tested_transformer.models.bloom import BloomConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
+from tested_transformer.models.mpt import MptConfig
+from tested_transformer.models.parallel import ParallelLanguageModelConfig
 from tested_transformer.models.recurrent import (
     RecurrentCache,
     RecurrentConfig,
     RecurrentTranslator,
 )
+from tested_transformer.models.roformer import RoFormerConfig
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
@@ -273,7 +277,13 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
+    BloomConfig: lambda: BloomConfig(11, d_model=8, num_heads=2, num_layers=1),
     FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
+    MptConfig: lambda: MptConfig(11, d_model=8, num_heads=2, num_layers=1),
+    ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
+        11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
+    ),
+    RoFormerConfig: lambda: RoFormerConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
     VisionTransformer: lambda: VisionTransformer(small_vit_config()),
@@ -504,7 +514,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     "LanguageModelConfig.latent": lambda: (
         None
     ),  # another option's right value would be wrong with one
+    "BloomConfig.latent": lambda: None,
     "FalconConfig.latent": lambda: None,
+    "MptConfig.latent": lambda: None,
+    "ParallelLanguageModelConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
     "YocoConfig.experts": lambda: None,

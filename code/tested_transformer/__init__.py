@@ -64,12 +64,16 @@ PUBLIC = {
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
+    "models.bloom": "Bloom BloomConfig",
     "models.falcon": "Falcon FalconConfig",
     "models.gpt_oss": "GptOss GptOssConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
+    "models.mpt": "Mpt MptConfig",
+    "models.parallel": "ParallelLanguageModel ParallelLanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.bert": "Bert BertConfig",
+    "models.roformer": "RoFormer RoFormerConfig",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
