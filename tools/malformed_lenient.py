@@ -41,6 +41,7 @@ LENIENT: dict[str, str] = {
     "*RotaryPositions.rotate.* = axis 1: *": "any number of heads can be rotated",
     "RelativePositions.bias.query = axis 1: *": "one table serves any number of heads",
     "ALiBi.bias.query = axis 3: *": "the bias does not depend on the head dimension",
+    "T5Positions.bias.query = axis 3: *": "the bias does not depend on the head dimension",
     "AdditiveAttention.forward.value = axis 2: *": "values may have any dimension",
     "BilinearAttention.forward.value = axis 2: *": "values may have any dimension",
     "heat_map*.mask* = torch.float*": "0 and 1 are a mask in any dtype, as of a matrix by hand",

@@ -93,6 +93,7 @@ from tested_transformer.positions.scaled_rotary import (
     ScaledRotaryPositions,
     YarnScaling,
 )
+from tested_transformer.positions.t5_buckets import T5Positions
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
 from tested_transformer.training.trainer import Recipe, Trainer
@@ -332,6 +333,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LayerCache: lambda: LayerCache(KeyValueCache()),
     RelativeAttention: lambda: RelativeAttention(4, 2),
     RelativePositions: lambda: RelativePositions(4, 2),
+    T5Positions: lambda: T5Positions(2, num_buckets=8, max_distance=20),
     RotaryPositions: lambda: RotaryPositions(4),
     DecoderCache: filled_decoder_cache,
     RecurrentCache: filled_recurrent_cache,
@@ -515,6 +517,10 @@ VALUES: dict[str, Callable[[], Any]] = {
         None
     ),  # another option's right value would be wrong with one
     "BloomConfig.latent": lambda: None,
+    "t5_buckets.num_buckets": lambda: 8,
+    "t5_buckets.max_distance": lambda: 20,
+    "T5Positions.num_buckets": lambda: 8,
+    "T5Positions.max_distance": lambda: 20,
     "FalconConfig.latent": lambda: None,
     "MptConfig.latent": lambda: None,
     "ParallelLanguageModelConfig.latent": lambda: None,

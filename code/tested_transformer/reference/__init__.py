@@ -38,6 +38,7 @@ from .positions import (
     segmented_embedding,
     shift_matrix,
     sinusoidal_positions,
+    t5_bias,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .retention import gated_retention, retention
@@ -173,6 +174,7 @@ __all__ = [
     "speculative_distribution",
     "stack",
     "swiglu",
+    "t5_bias",
     "target_distribution",
     "tempered_softmax",
     "tiled_attention",
