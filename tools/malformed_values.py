@@ -73,6 +73,7 @@ from tested_transformer.models.recurrent import (
     RecurrentTranslator,
 )
 from tested_transformer.models.roformer import RoFormerConfig
+from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
@@ -134,6 +135,12 @@ def small_whisper_config() -> WhisperConfig:
     """A Whisper that is made at once, for four frames of four bands."""
     sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     return WhisperConfig(11, num_mels=4, num_positions=2, max_length=9, **sizes)
+
+
+def small_t5_config() -> T5Config:
+    """A T5 that is made at once."""
+    sizes = {"d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 16, "num_encoder_layers": 1}
+    return T5Config(source_vocab=11, num_decoder_layers=1, **sizes)
 
 
 def pretrained_folder() -> Path:
@@ -277,6 +284,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
+    T5Config: small_t5_config,
+    T5: lambda: T5(small_t5_config()),
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
     BloomConfig: lambda: BloomConfig(11, d_model=8, num_heads=2, num_layers=1),
     FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
@@ -520,6 +529,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "t5_buckets.num_buckets": lambda: 8,
     "t5_buckets.max_distance": lambda: 20,
     "T5Positions.num_buckets": lambda: 8,
+    "T5Config.num_buckets": lambda: 8,
+    "T5Config.max_distance": lambda: 20,
     "T5Positions.max_distance": lambda: 20,
     "FalconConfig.latent": lambda: None,
     "MptConfig.latent": lambda: None,

@@ -47,11 +47,13 @@ PUBLIC = {
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_retention": "GatedRetention RetentionState",
+    "layers.gated_feed_forward": "GatedFeedForward",
     "layers.head_by_head": "HeadByHead",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
+    "layers.own_scale": "OwnScaleAttention",
     "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
@@ -75,6 +77,7 @@ PUBLIC = {
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.bert": "Bert BertConfig",
     "models.roformer": "RoFormer RoFormerConfig",
+    "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
