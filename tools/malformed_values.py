@@ -63,15 +63,20 @@ from tested_transformer.layers.stack import Stack
 from tested_transformer.mixers.fixed_patterns import Local
 from tested_transformer.mixers.patterns import Part, Pattern
 from tested_transformer.models.bert import BertConfig
+from tested_transformer.models.bloom import BloomConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
+from tested_transformer.models.mpt import MptConfig
+from tested_transformer.models.parallel import ParallelLanguageModelConfig
 from tested_transformer.models.recurrent import (
     RecurrentCache,
     RecurrentConfig,
     RecurrentTranslator,
 )
+from tested_transformer.models.roformer import RoFormerConfig
+from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
@@ -92,6 +97,7 @@ from tested_transformer.positions.scaled_rotary import (
     ScaledRotaryPositions,
     YarnScaling,
 )
+from tested_transformer.positions.t5_buckets import T5Positions
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
 from tested_transformer.training.trainer import Recipe, Trainer
@@ -132,6 +138,12 @@ def small_whisper_config() -> WhisperConfig:
     """A Whisper that is made at once, for four frames of four bands."""
     sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     return WhisperConfig(11, num_mels=4, num_positions=2, max_length=9, **sizes)
+
+
+def small_t5_config() -> T5Config:
+    """A T5 that is made at once."""
+    sizes = {"d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 16, "num_encoder_layers": 1}
+    return T5Config(source_vocab=11, num_decoder_layers=1, **sizes)
 
 
 def pretrained_folder() -> Path:
@@ -275,8 +287,16 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
+    T5Config: small_t5_config,
+    T5: lambda: T5(small_t5_config()),
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
+    BloomConfig: lambda: BloomConfig(11, d_model=8, num_heads=2, num_layers=1),
     FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
+    MptConfig: lambda: MptConfig(11, d_model=8, num_heads=2, num_layers=1),
+    ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
+        11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
+    ),
+    RoFormerConfig: lambda: RoFormerConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
     VisionTransformer: lambda: VisionTransformer(small_vit_config()),
@@ -329,6 +349,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LayerCache: lambda: LayerCache(KeyValueCache()),
     RelativeAttention: lambda: RelativeAttention(4, 2),
     RelativePositions: lambda: RelativePositions(4, 2),
+    T5Positions: lambda: T5Positions(2, num_buckets=8, max_distance=20),
     RotaryPositions: lambda: RotaryPositions(4),
     DecoderCache: filled_decoder_cache,
     RecurrentCache: filled_recurrent_cache,
@@ -514,7 +535,7 @@ VALUES: dict[str, Callable[[], Any]] = {
         None
     ),  # another option's right value would be wrong with one
     **dict.fromkeys(
-        (f"{name}Config.indexer" for name in ("LanguageModel", "Falcon", "GptOss", "Yoco")),
+        (f"{name}Config.indexer" for name in ("LanguageModel", "ParallelLanguageModel", "GptOss", "Yoco", "Mpt", "Bloom")),
         lambda: None,
     ),
     "Merged.patterns": lambda: (Local(2), Local(3)),
@@ -524,7 +545,16 @@ VALUES: dict[str, Callable[[], Any]] = {
     "DilatedBranch.offset": lambda: 0,
     "segments": lambda: (2, 4),
     "dilations": lambda: (1, 2),
+    "BloomConfig.latent": lambda: None,
+    "t5_buckets.num_buckets": lambda: 8,
+    "t5_buckets.max_distance": lambda: 20,
+    "T5Positions.num_buckets": lambda: 8,
+    "T5Config.num_buckets": lambda: 8,
+    "T5Config.max_distance": lambda: 20,
+    "T5Positions.max_distance": lambda: 20,
     "FalconConfig.latent": lambda: None,
+    "MptConfig.latent": lambda: None,
+    "ParallelLanguageModelConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
     "YocoConfig.experts": lambda: None,

@@ -94,8 +94,8 @@ class Family:
         model. write: the way back.
     dropout: option -> where it acts, one or several names of DROPOUT.
     modules: our module, parameter or buffer -> theirs; several of ours in one key are stacked in
-        theirs, and one that a model does not have is left out. stacks: the same in lists of layers; a *
-        there stands for 0, 1, 2 ... in a list that a layer has.
+        theirs, and one that a model does not have is left out. stacks: the same in lists of layers, or a
+        function of our configuration where names depend on it; a * there stands for 0, 1, 2 ... in a list that a layer has.
         transposed: whether matrices in layers are stored (in, out). by_group: whether what is stacked
         there comes KV head by KV head: the queries of a group, its key, its value, and so on.
     float32: a pattern of tensors that may be of float32 beside weights of half precision.
@@ -113,7 +113,7 @@ class Family:
     write: Callable[[Any], dict[str, Any]]
     dropout: Mapping[str, str]
     modules: Mapping[str, str]
-    stacks: tuple[Stack, ...]
+    stacks: tuple[Stack, ...] | Callable[[Any], tuple[Stack, ...]]
     base: str
     headless: str | None = None
     config: type = LanguageModelConfig
@@ -175,7 +175,8 @@ class Family:
         for ours, theirs in self.modules.items():
             yield from tensors(state, ours, theirs, False)
         groups = model.config.num_kv_heads if self.by_group else 1
-        for stack in self.stacks:
+        stacks = self.stacks(model.config) if callable(self.stacks) else self.stacks
+        for stack in stacks:
             for number in range(len(model.get_submodule(stack.ours))):
                 for ours, theirs in stack.modules.items():
                     names = " ".join(f"{stack.ours}.{number}.{name}" for name in ours.split())

@@ -43,6 +43,7 @@ from .positions import (
     segmented_embedding,
     shift_matrix,
     sinusoidal_positions,
+    t5_bias,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .retention import gated_retention, retention
@@ -200,6 +201,7 @@ __all__ = [
     "stack",
     "strided_mask",
     "swiglu",
+    "t5_bias",
     "target_distribution",
     "tempered_softmax",
     "tiled_attention",
