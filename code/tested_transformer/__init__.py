@@ -15,6 +15,7 @@ PUBLIC = {
     ),
     "functional.paged": "gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
+    "functional.relative_shift": "relative_shift transformer_xl_attention",
     "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
@@ -54,9 +55,11 @@ PUBLIC = {
     "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
+    "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
+    "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
@@ -71,6 +74,7 @@ PUBLIC = {
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
     "models.bert": "Bert BertConfig",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
+    "models.transformer_xl": "TransformerXL TransformerXLConfig",
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
     ),

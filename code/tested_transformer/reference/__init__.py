@@ -77,6 +77,7 @@ from .subwords import (
 )
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
+from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -111,6 +112,7 @@ __all__ = [
     "expected_cost",
     "expected_cost_gradient",
     "expert_routing",
+    "extend_memory",
     "feed_forward",
     "gated_retention",
     "gaussian_scores",
@@ -156,6 +158,7 @@ __all__ = [
     "recurrent_memory",
     "recurrent_translator",
     "relative_attention",
+    "relative_shift",
     "repetition",
     "residual_stack",
     "retention",
@@ -179,6 +182,7 @@ __all__ = [
     "top_k",
     "top_p",
     "transformer",
+    "transformer_xl_attention",
     "weighted_sum",
     "window_mask",
     "word_piece_vocabulary",
