@@ -13,6 +13,7 @@ from .attention import (
 )
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
+from .infini_attention import infini_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
@@ -120,6 +121,7 @@ __all__ = [
     "gru_step",
     "hard_attention",
     "heads",
+    "infini_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
