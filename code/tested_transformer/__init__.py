@@ -56,6 +56,7 @@ PUBLIC = {
     "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
+    "layers.recurrent_memory": "read_by_segments RecurrentMemory",
     "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",

@@ -41,6 +41,7 @@ from .positions import (
     sinusoidal_positions,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
@@ -157,6 +158,7 @@ __all__ = [
     "patch_embedding",
     "predicted_centers",
     "prefix_mask",
+    "read_by_segments",
     "recurrent_memory",
     "recurrent_translator",
     "relative_attention",
