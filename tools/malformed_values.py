@@ -59,6 +59,7 @@ from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.paged_cache import PagedCache
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
+from tested_transformer.layers.segment_memory import SegmentMemory
 from tested_transformer.layers.stack import Stack
 from tested_transformer.mixers.fixed_patterns import Local
 from tested_transformer.mixers.patterns import Part, Pattern
@@ -78,6 +79,7 @@ from tested_transformer.models.recurrent import (
 from tested_transformer.models.roformer import RoFormerConfig
 from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.models.transformer_xl import TransformerXL, TransformerXLConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
 from tested_transformer.models.yoco import Yoco, YocoConfig
@@ -212,6 +214,18 @@ def filled_retention_state() -> RetentionState:
     return state
 
 
+def filled_segment_memory() -> SegmentMemory:
+    """A memory of the two last of three tokens."""
+    memory = SegmentMemory(2)
+    memory.append(torch.rand(2, 3, 8))
+    return memory
+
+
+def small_transformer_xl_config() -> TransformerXLConfig:
+    """A Transformer-XL of one layer."""
+    return TransformerXLConfig(11, d_model=8, num_heads=2, num_layers=1, memory_length=2)
+
+
 def small_yoco_config() -> YocoConfig:
     """A YOCO of two layers."""
     return YocoConfig(11, d_model=8, num_heads=2, num_layers=2)
@@ -310,6 +324,9 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     RetentionState: filled_retention_state,
     Pattern: lambda: Local(2),
     Part: lambda: Local(2).parts(3)[0],
+    SegmentMemory: filled_segment_memory,
+    TransformerXLConfig: small_transformer_xl_config,
+    TransformerXL: lambda: TransformerXL(small_transformer_xl_config()),
     YocoConfig: small_yoco_config,
     Yoco: lambda: Yoco(small_yoco_config()),
     MultiHeadAttention: lambda: MultiHeadAttention(8, 2),
@@ -558,6 +575,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
     "YocoConfig.experts": lambda: None,
+    "TransformerXLConfig.latent": lambda: None,
+    "TransformerXLConfig.experts": lambda: None,
     "YocoConfig.num_layers": lambda: 2,
     "SharedKeyValues.norm": lambda: LayerNorm(8),
     "GptOssConfig.windowed": lambda: (True, False) * 3,

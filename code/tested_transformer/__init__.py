@@ -15,6 +15,7 @@ PUBLIC = {
     ),
     "functional.paged": "gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
+    "functional.relative_shift": "relative_shift transformer_xl_attention",
     "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
@@ -47,6 +48,7 @@ PUBLIC = {
         "attend_to_selected indexed_attention indexer_loss indexer_scores lightning_indexer "
         "masked_indexed_attention select_keys selection_mask"
     ),
+    "mixers.infini_attention": "infini_attention",
     "mixers.linformer": "linformer_attention",
     "mixers.longformer": "longformer_attention",
     "mixers.longnet": "DilatedBranch LongNet longnet_attention",
@@ -82,9 +84,12 @@ PUBLIC = {
     "layers.paged_cache": "PagedCache",
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
+    "layers.recurrent_memory": "read_by_segments RecurrentMemory",
+    "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
+    "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
@@ -104,6 +109,7 @@ PUBLIC = {
     "models.roformer": "RoFormer RoFormerConfig",
     "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
+    "models.transformer_xl": "TransformerXL TransformerXLConfig",
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
     ),

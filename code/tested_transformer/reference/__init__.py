@@ -16,6 +16,7 @@ from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
+from .infini_attention import infini_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
@@ -46,6 +47,7 @@ from .positions import (
     t5_bias,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
@@ -84,6 +86,7 @@ from .subwords import (
 )
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
+from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -122,6 +125,7 @@ __all__ = [
     "expected_cost",
     "expected_cost_gradient",
     "expert_routing",
+    "extend_memory",
     "feed_forward",
     "fixed_mask",
     "gated_retention",
@@ -135,6 +139,7 @@ __all__ = [
     "indexed_attention",
     "indexer_loss",
     "indexer_scores",
+    "infini_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
@@ -180,9 +185,11 @@ __all__ = [
     "performer_attention",
     "predicted_centers",
     "prefix_mask",
+    "read_by_segments",
     "recurrent_memory",
     "recurrent_translator",
     "relative_attention",
+    "relative_shift",
     "repetition",
     "residual_stack",
     "retention",
@@ -208,6 +215,7 @@ __all__ = [
     "top_k",
     "top_p",
     "transformer",
+    "transformer_xl_attention",
     "weighted_sum",
     "window_mask",
     "word_piece_vocabulary",
