@@ -118,7 +118,8 @@ def _start_method(function: Callable) -> str:
     """Forked from one process that has imported everything, where the system can: half a second in all."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return "spawn"
-    multiprocessing.set_forkserver_preload([__name__, function.__module__])
+    # Optimizers and torch's DDP import torch._dynamo at their first use, seconds in every worker.
+    multiprocessing.set_forkserver_preload([__name__, "torch._dynamo", function.__module__])
     return "forkserver"
 
 
