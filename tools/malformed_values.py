@@ -514,6 +514,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "LanguageModelConfig.latent": lambda: (
         None
     ),  # another option's right value would be wrong with one
+    "LanguageModelConfig.indexer": lambda: None,
     "FalconConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,

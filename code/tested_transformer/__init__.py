@@ -36,6 +36,10 @@ PUBLIC = {
     "positions.rotary": "apply_rotary RotaryPositions",
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
+    "mixers.indexed_attention": (
+        "attend_to_selected indexed_attention indexer_loss indexer_scores lightning_indexer "
+        "masked_indexed_attention select_keys selection_mask"
+    ),
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
@@ -47,6 +51,7 @@ PUBLIC = {
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
+    "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",

@@ -56,7 +56,7 @@ class ContinuousBatch:
 
     Raises: TypeError or ValueError that name the argument; PoolExhausted if one request alone needs more
         blocks than there are.
-    Source: Yu et al. 2022 (Orca), section 3.1; Kwon et al. 2023, section 4.5.
+    Source: Yu et al. 2022 (Orca), section 3; Kwon et al. 2023, section 4.5.
     """
 
     @checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from ..layers.blocks import (
 from ..layers.blocks import position_ids as real_positions
 from ..layers.cache import DecoderCache, WindowCache
 from ..layers.config import BlockConfig
+from ..layers.indexed_latent_attention import IndexedLatentAttention, IndexerConfig
 from ..layers.latent_attention import LatentAttention, LatentConfig
 from ..layers.moe import ExpertsConfig, MixtureOfExperts
 from ..layers.multi_head import head_size
@@ -49,7 +50,7 @@ class LanguageModelConfig(BlockConfig):
     GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
     pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
     position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
-    Mistral adds a window, Qwen3 qk_norm, DeepSeek latent and experts.
+    Mistral adds a window, Qwen3 qk_norm, DeepSeek latent and experts, its V3.2 an indexer.
 
     Raises: TypeError or ValueError that name the field.
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.
@@ -68,6 +69,7 @@ class LanguageModelConfig(BlockConfig):
     rotary_scaling: Scaling | None = None
     qk_norm: bool = False  # an RMSNorm of each query and key, see QKNormAttention
     latent: LatentConfig | None = None  # see LatentAttention; d_head then is without d_rotary
+    indexer: IndexerConfig | None = None  # with latent, see IndexedLatentAttention
     experts: ExpertsConfig | None = None  # see MixtureOfExperts
     attention_bias: bool | None = None  # in the layers of attention; None: as bias
     pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] | None = 0
@@ -80,6 +82,9 @@ class LanguageModelConfig(BlockConfig):
         biased = self.bias if self.attention_bias is None else self.attention_bias
         object.__setattr__(self, "attention_bias", biased)
         object.__setattr__(self, "d_head", head_size(self.d_model, self.num_heads, self.d_head))
+        if self.indexer is not None and (self.latent is None or self.latent.d_query_latent is None):
+            wanted = "None, without a latent whose d_query_latent is given"
+            raise argument_error(ValueError, "indexer", repr(self.indexer), wanted)
         if self.latent is not None:
             self._check_latent()
         elif isinstance(self.rotary_scaling, MscaleYarnScaling):
@@ -233,13 +238,22 @@ def attention_kind(config: LanguageModelConfig) -> dict[str, Any]:
     """The class of the attention layers, and its options besides positions."""
     options = {"d_head": config.d_head, "bias": config.attention_bias}
     if config.latent is not None:
-        return (
-            options | {"kind": LatentAttention, "scale": latent_scale(config)} | vars(config.latent)
-        )
+        options |= {"scale": latent_scale(config)} | vars(config.latent)
+        return options | indexer_kind(config)
     options |= {"num_kv_heads": config.num_kv_heads, "window": config.window}
     if config.qk_norm:
         options |= {"kind": QKNormAttention, "norm_eps": config.norm_eps}
     return options
+
+
+def indexer_kind(config: LanguageModelConfig) -> dict[str, Any]:
+    """The class of a latent attention, and what its indexer needs, if it has one."""
+    if config.indexer is None:
+        return {"kind": LatentAttention}
+    positions = attention_positions(replace(config, position_layout=config.indexer.layout))
+    return {
+        "kind": IndexedLatentAttention, "indexer": config.indexer, "index_positions": positions,
+    }  # fmt: skip
 
 
 def latent_scale(config: LanguageModelConfig) -> float | None:

@@ -13,6 +13,7 @@ from .attention import (
 )
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
+from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
@@ -118,6 +119,9 @@ __all__ = [
     "gru_step",
     "hard_attention",
     "heads",
+    "indexed_attention",
+    "indexer_loss",
+    "indexer_scores",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
@@ -128,6 +132,7 @@ __all__ = [
     "key_value_index",
     "latent_attention",
     "layer_norm",
+    "lightning_indexer",
     "linear",
     "local_weights",
     "location_scores",

@@ -165,6 +165,9 @@ class OwnLanguageModel(Model):
             self.max_length = module.config.max_length
         if module.config.experts is not None:
             self.without_gradient = {".experts.": "no token of the text chose this expert"}
+        if module.config.indexer is not None:
+            reason = "a selection has no gradient: a loss of its own trains it"
+            self.without_gradient = {**self.without_gradient, ".indexer.": reason}
 
     @property
     def takes_positions(self) -> bool:

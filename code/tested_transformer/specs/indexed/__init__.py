@@ -1,0 +1,1 @@
+"""The Specs of DeepSeek sparse attention: the attention, its indexer, and the indexer's loss."""
