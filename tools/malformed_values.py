@@ -60,6 +60,8 @@ from tested_transformer.layers.paged_cache import PagedCache
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.stack import Stack
+from tested_transformer.mixers.fixed_patterns import Local
+from tested_transformer.mixers.patterns import Pattern
 from tested_transformer.models.bert import BertConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
@@ -270,6 +272,7 @@ GPU_RECORD = {
 }
 IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
 OBJECTS: dict[Any, Callable[[], Any]] = {
+    Pattern: lambda: Local(3),
     BlockConfig: small_config,
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
