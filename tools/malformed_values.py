@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -432,7 +433,16 @@ ALSO = {  # what a right call needs besides its required arguments
     "packed_attention": ("cu_seqlens_k",),
     "SettingsPicture.at": ("choice",),
 }
+# A group of one process, in which a worker's functions can be called.
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
 VALUES: dict[str, Callable[[], Any]] = {
+    "shard_model.units": lambda: nn.Linear,
+    "save_sharded.optimizer": lambda: torch.optim.SGD([torch.rand(2, requires_grad=True)]),
+    "load_sharded.optimizer": lambda: torch.optim.SGD([torch.rand(2, requires_grad=True)]),
+    "save_sharded.folder": lambda: folder() / "sharded",
+    "load_sharded.folder": lambda: folder() / "sharded",
+    "clip_gradients.gradients": lambda: [torch.rand(2, 3)],
     "activation": lambda: "gelu",
     "norm_placement": lambda: "pre",
     "norm": lambda: "rms",
