@@ -22,7 +22,9 @@ def _arguments(rng: np.random.Generator, batch, heads, length, widths, landmarks
     width, values = widths
     shapes = (*2 * ((batch, heads, length, width),), (batch, heads, length, values))
     made = {name: rng.normal(size=shape) for name, shape in zip(TENSORS, shapes, strict=True)}
-    made["query"] += made["key"]  # each near its own key: a core that nearly loses rank rounds badly
+    made["query"] += made[
+        "key"
+    ]  # each near its own key: a core that nearly loses rank rounds badly
     return made | {"num_landmarks": landmarks}
 
 
