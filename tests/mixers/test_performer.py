@@ -193,16 +193,17 @@ def test_many_directions_approach_the_softmax(causal):
     assert 1e-3 < errors[1] < errors[0] / 4
 
 
-@pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize(("size", "factor"), [(1.0, 0.0), (1.0, 30.0), (60.0, 0.0)])
 @pytest.mark.parametrize("chunk_size", [2, 4, 100])
-def test_later_tokens_change_no_earlier_output(chunk_size, factor):
-    """Not even by underflow, when a later key is much larger than the earlier ones."""
-    changed = [each.clone() for each in (KEY, VALUE)]
+def test_later_tokens_change_no_earlier_output(chunk_size, size, factor):
+    """Not even by underflow: next to a key of 0, the features of keys 60 times as large are 0 in float64."""
+    keys = size * KEY
+    changed = [keys.clone(), VALUE.clone()]
     changed[0][:, :, 5:] *= factor
     changed[1][:, :, 5:] += 1.0
     before, after = (
         performer_attention(QUERY, key, value, DIRECTIONS, causal=True, chunk_size=chunk_size)
-        for key, value in ((KEY, VALUE), changed)
+        for key, value in ((keys, VALUE), changed)
     )
     torch.testing.assert_close(before[:, :, :5], after[:, :, :5], rtol=0, atol=64 * EPS)
 
