@@ -90,7 +90,7 @@ def lsh_attention(
     """
     length, reach = query.shape[2], (chunks_before, chunks_after)
     query, value, buckets, real = _whole_chunks(query, value, buckets, key_mask, chunk_size)
-    order = buckets.argsort(dim=-1, stable=True)  # B H R L: the token at each place
+    order = buckets.argsort(dim=-1, stable=True)  # B H R L: the token at each index
     ids = order.unflatten(-1, (order.shape[-1] // chunk_size, chunk_size))  # B H R n m: n chunks
     key_ids = _neighbors(ids, reach, ring=form == "trax")  # B H R n w, -1 where there is none
 
