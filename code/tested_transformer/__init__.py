@@ -37,6 +37,7 @@ PUBLIC = {
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "positions.t5_buckets": "t5_buckets T5Positions",
+    "positions.xpos": "apply_xpos XPos",
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
