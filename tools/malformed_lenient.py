@@ -47,6 +47,7 @@ LENIENT: dict[str, str] = {
     "Resi*.inputs.x = *": "the norm may be any function: it says which dtype and device it takes",
     "Residual.forward.x = *": "the norm may be any function: it says which dtype and device it takes",
     "*RotaryPositions.rotate.* = axis 1: *": "any number of heads can be rotated",
+    "XPos.rotate.* = axis 1: *": "any number of heads can be rotated",
     "RelativePositions.bias.query = axis 1: *": "one table serves any number of heads",
     "ALiBi.bias.query = axis 3: *": "the bias does not depend on the head dimension",
     "T5Positions.bias.query = axis 3: *": "the bias does not depend on the head dimension",

@@ -101,6 +101,7 @@ from tested_transformer.positions.scaled_rotary import (
     YarnScaling,
 )
 from tested_transformer.positions.t5_buckets import T5Positions
+from tested_transformer.positions.xpos import XPos
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
 from tested_transformer.training.trainer import Recipe, Trainer
@@ -368,6 +369,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     RelativeAttention: lambda: RelativeAttention(4, 2),
     RelativePositions: lambda: RelativePositions(4, 2),
     T5Positions: lambda: T5Positions(2, num_buckets=8, max_distance=20),
+    XPos: lambda: XPos(4),
     RotaryPositions: lambda: RotaryPositions(4),
     DecoderCache: filled_decoder_cache,
     RecurrentCache: filled_recurrent_cache,

@@ -38,6 +38,7 @@ PUBLIC = {
     "positions.scaled_rotary": "LinearScaling Llama3Scaling ScaledRotaryPositions YarnScaling",
     "positions.sinusoidal": "shift_matrix sinusoidal_positions SinusoidalPositions",
     "positions.t5_buckets": "t5_buckets T5Positions",
+    "positions.xpos": "apply_xpos XPos",
     "mixers.clustered": "cluster_queries clustered_attention improved_clustered_attention",
     "mixers.dynamic_convolution": "dynamic_convolution",
     "mixers.fixed_patterns": (

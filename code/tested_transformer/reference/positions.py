@@ -179,3 +179,21 @@ def t5_bias(query_ids, key_ids, table, bidirectional=True, max_distance=128):
         distance = int(key_ids[b, j]) - int(query_ids[b, i])
         bias[b, h, i, j] = table[t5_bucket(distance, len(table), max_distance, bidirectional), h]
     return bias
+
+
+def apply_xpos(
+    x, position_ids, of_keys=False, base=10000.0, scale_base=512.0, center=0, layout="interleaved"
+):
+    """Each pair rotated, then times (z / divided by z) to the power of its centered position.
+
+    Shapes: (B, H, L, d), (L) or (B, L) -> (B, H, L, d). Source: Sun et al. 2022.
+    """
+    output = apply_rotary(x, position_ids, base=base, layout=layout)
+    positions = np.broadcast_to(np.atleast_2d(position_ids), (x.shape[0], x.shape[2]))
+    size, kind = x.shape[-1], output.dtype.type
+    for b, h, place, feature in np.ndindex(output.shape):
+        pair = feature // 2 if layout == "interleaved" else feature % (size // 2)
+        rate = (kind(2 * pair) / size + kind("0.4")) / kind("1.4")
+        exponent = kind(int(positions[b, place]) - center) / kind(scale_base)
+        output[b, h, place, feature] *= rate ** (-exponent if of_keys else exponent)
+    return output
