@@ -83,6 +83,7 @@ from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.transformer_xl import TransformerXL, TransformerXLConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
+from tested_transformer.models.xlnet import XLNet, XLNetConfig
 from tested_transformer.models.yoco import Yoco, YocoConfig
 from tested_transformer.plotting.interactive import (
     NumberPicture,
@@ -228,6 +229,11 @@ def small_transformer_xl_config() -> TransformerXLConfig:
     return TransformerXLConfig(11, d_model=8, num_heads=2, num_layers=1, memory_length=2)
 
 
+def small_xlnet_config() -> XLNetConfig:
+    """An XLNet of one layer."""
+    return XLNetConfig(11, d_model=8, num_heads=2, num_layers=1)
+
+
 def small_yoco_config() -> YocoConfig:
     """A YOCO of two layers."""
     return YocoConfig(11, d_model=8, num_heads=2, num_layers=2)
@@ -326,6 +332,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     RetentionState: filled_retention_state,
     Pattern: lambda: Local(2),
     Part: lambda: Local(2).parts(3)[0],
+    XLNetConfig: small_xlnet_config,
+    XLNet: lambda: XLNet(small_xlnet_config()),
     SegmentMemory: filled_segment_memory,
     TransformerXLConfig: small_transformer_xl_config,
     TransformerXL: lambda: TransformerXL(small_transformer_xl_config()),
@@ -587,6 +595,12 @@ VALUES: dict[str, Callable[[], Any]] = {
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
     "YocoConfig.experts": lambda: None,
+    "XLNetConfig.pad_id": lambda: None,
+    "relative_shift.by_distance": lambda: torch.rand(2, 3, 7),
+    "relative_shift.num_keys": lambda: 5,
+    "transformer_xl_attention.position_key": lambda: torch.rand(2, 7, 4),
+    "TwoStreamAttention.forward.encodings": lambda: torch.rand(5, 8),
+    "permutation_masks.order": lambda: torch.tensor([[1, 0, 2], [2, 1, 0]]),
     "TransformerXLConfig.latent": lambda: None,
     "TransformerXLConfig.experts": lambda: None,
     "YocoConfig.num_layers": lambda: 2,

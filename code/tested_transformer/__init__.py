@@ -15,6 +15,7 @@ PUBLIC = {
     ),
     "functional.paged": "gather_pages paged_attention token_slots",
     "functional.packed": "packed_attention",
+    "functional.permutation_masks": "permutation_masks target_mapping",
     "functional.relative_shift": "relative_shift transformer_xl_attention",
     "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
@@ -95,6 +96,7 @@ PUBLIC = {
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
     "layers.sink_attention": "SinkAttention",
+    "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
@@ -115,6 +117,7 @@ PUBLIC = {
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
     ),
     "models.yoco": "Yoco YocoConfig",
+    "models.xlnet": "XLNet XLNetConfig",
     "models.whisper": "audio_positions AudioStem Whisper WhisperConfig",
     "data.log_mel": "log_mel mel_filters",
     "data.byte_bpe": "ByteBPE",

@@ -18,9 +18,11 @@ from ..layers.latent_attention import LatentAttention
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.residual import Residual
 from ..layers.segmented_embedding import SegmentedEmbedding
+from ..layers.two_stream_attention import TwoStreamAttention
 from .language_model import LanguageModel, LanguageModelConfig
 from .vit import PatchEmbedding
 from .whisper import AudioStem
+from .xlnet import XLNet
 
 Options = Mapping[str, Any]
 
@@ -229,8 +231,12 @@ def name_of(ours: str, known: Mapping[str, str]) -> str:
 # --- Dropout, which they have one number each for -------------------------------------------------
 
 DROPOUT = {  # where it acts: the kind of module, the part of it that drops out, the name of p there
-    "embedding": ((Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem), "dropout", "p"),
-    "attention": ((MultiHeadAttention, LatentAttention), "", "dropout"),
+    "embedding": (
+        (Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem, XLNet),
+        "dropout",
+        "p",
+    ),
+    "attention": ((MultiHeadAttention, LatentAttention, TwoStreamAttention), "", "dropout"),
     "residual": (Residual, "dropout", "p"),
     "feed_forward": (FeedForward, "dropout", "p"),
 }

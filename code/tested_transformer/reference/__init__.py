@@ -35,6 +35,7 @@ from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
 from .paged import block_tables, paged_attention
+from .permutation_masks import permutation_masks, target_mapping
 from .positions import (
     alibi_bias,
     alibi_slopes,
@@ -185,6 +186,7 @@ __all__ = [
     "paper_rate",
     "patch_embedding",
     "performer_attention",
+    "permutation_masks",
     "predicted_centers",
     "prefix_mask",
     "read_by_segments",
@@ -212,6 +214,7 @@ __all__ = [
     "swiglu",
     "t5_bias",
     "target_distribution",
+    "target_mapping",
     "tempered_softmax",
     "tiled_attention",
     "top_k",
