@@ -21,7 +21,7 @@ def steps_back(length):
 @mistake(
     "the stride is counted from the beginning",
     rejected_by="a pair depends on the distance alone",
-    symptom="Every stride-th token is read by all later ones, the others by none: a fixed pattern.",
+    symptom="All queries read the same strided keys: in an image, the first column for the pixels above.",
     cause="j % stride == 0 where it should be (i - j) % stride == 0: the residue of the wrong variable.",
     of="strided_mask",
 )
