@@ -10,7 +10,7 @@ from .attention import dot, softmax
 def lsh_buckets(vectors, rotations, *, key_mask=None):
     """For each token the largest of r products and their negatives: its number is the bucket.
 
-    Shapes: vectors (B, H, L, d), rotations (H, d, R, r) -> (B, H, R, L). Source: Reformer, section 2.
+    Shapes: vectors (B, H, L, d), rotations (H, d, R, r) -> (B, H, R, L). Source: Reformer.
     """
     (batch, heads, length, _), (rounds, width) = vectors.shape, rotations.shape[2:]
     buckets = np.zeros((batch, heads, rounds, length), np.int64)
@@ -30,7 +30,7 @@ def lsh_attention(
     """One softmax per query over the keys that it finds, each as often as it counts.
 
     Shapes: query (B, H, L, d), value (B, H, L, dv), buckets (B, H, R, L) -> (B, H, L, dv).
-    Source: Reformer, section 2; transformers, LSHSelfAttention.
+    Source: Reformer; transformers, LSHSelfAttention.
     """
     output = np.zeros((*query.shape[:3], value.shape[-1]), query.dtype)
     keys = np.zeros_like(query)
