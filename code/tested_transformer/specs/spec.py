@@ -147,7 +147,8 @@ class Spec:
     def gradients_of(self, case: Case) -> dict[str, tuple[np.ndarray, float]]:
         """The plain formula's gradients by every floating point argument, and their tolerances.
 
-        They are computed in float64, so that where this is the case's own dtype both sides round.
+        They are computed in float64, so that where this is the case's own dtype both sides round. What cancels
+        to nothing is as large, before it cancels, as the largest gradient of the call.
         """
         if case not in _GRADIENTS:
             given = case.wide_tensors()
@@ -156,8 +157,9 @@ class Spec:
             with kept():
                 found = self._plain_gradients(given)
                 around = rounding(lambda: self._plain_gradients(given), case.dtype)
+            largest = max(map(_largest, found.values()), default=0.0)
             _GRADIENTS[case] = {
-                name: (gradient, sides * (around[name] + 4 * unit * _largest(gradient)))
+                name: (gradient, sides * (around[name] + 4 * unit * largest))
                 for name, gradient in found.items()
             }
         return _GRADIENTS[case]
