@@ -91,9 +91,13 @@ def assert_equal(mine: dict[str, Tensor], yours: dict[str, Tensor]) -> None:
 
 
 def options_of(theirs: nn.Module) -> dict[str, Any]:
-    """Their configuration, without where it came from."""
-    config = theirs.config.to_dict()
-    return {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
+    """Their configuration, without where it came from; MPT's has a second one inside."""
+
+    def without(config: dict[str, Any]) -> dict[str, Any]:
+        kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
+        return {k: without(v) if isinstance(v, dict) else v for k, v in kept.items()}
+
+    return without(theirs.config.to_dict())
 
 
 # --- GPT-2 ----------------------------------------------------------------------------------------

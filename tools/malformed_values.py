@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -52,28 +53,37 @@ from tested_transformer.layers.cache import (
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.gated_retention import RetentionState
+from tested_transformer.layers.indexed_latent_attention import IndexerConfig, LightningIndexer
 from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.paged_cache import PagedCache
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
+from tested_transformer.layers.segment_memory import SegmentMemory
 from tested_transformer.layers.stack import Stack
 from tested_transformer.mixers.fixed_patterns import Local
 from tested_transformer.mixers.patterns import Part, Pattern
 from tested_transformer.models.bert import BertConfig
+from tested_transformer.models.bloom import BloomConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
+from tested_transformer.models.mpt import MptConfig
+from tested_transformer.models.parallel import ParallelLanguageModelConfig
 from tested_transformer.models.recurrent import (
     RecurrentCache,
     RecurrentConfig,
     RecurrentTranslator,
 )
+from tested_transformer.models.roformer import RoFormerConfig
+from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
+from tested_transformer.models.transformer_xl import TransformerXL, TransformerXLConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
+from tested_transformer.models.xlnet import XLNet, XLNetConfig
 from tested_transformer.models.yoco import Yoco, YocoConfig
 from tested_transformer.plotting.interactive import (
     NumberPicture,
@@ -91,6 +101,8 @@ from tested_transformer.positions.scaled_rotary import (
     ScaledRotaryPositions,
     YarnScaling,
 )
+from tested_transformer.positions.t5_buckets import T5Positions
+from tested_transformer.positions.xpos import XPos
 from tested_transformer.reader.own_model import Parts
 from tested_transformer.training.checkpoint import save_checkpoint, save_trained
 from tested_transformer.training.trainer import Recipe, Trainer
@@ -131,6 +143,12 @@ def small_whisper_config() -> WhisperConfig:
     """A Whisper that is made at once, for four frames of four bands."""
     sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     return WhisperConfig(11, num_mels=4, num_positions=2, max_length=9, **sizes)
+
+
+def small_t5_config() -> T5Config:
+    """A T5 that is made at once."""
+    sizes = {"d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 16, "num_encoder_layers": 1}
+    return T5Config(source_vocab=11, num_decoder_layers=1, **sizes)
 
 
 def pretrained_folder() -> Path:
@@ -197,6 +215,23 @@ def filled_retention_state() -> RetentionState:
     state = RetentionState()
     state.update(torch.rand(2, 2, 4, 4), 2)
     return state
+
+
+def filled_segment_memory() -> SegmentMemory:
+    """A memory of the two last of three tokens."""
+    memory = SegmentMemory(2)
+    memory.append(torch.rand(2, 3, 8))
+    return memory
+
+
+def small_transformer_xl_config() -> TransformerXLConfig:
+    """A Transformer-XL of one layer."""
+    return TransformerXLConfig(11, d_model=8, num_heads=2, num_layers=1, memory_length=2)
+
+
+def small_xlnet_config() -> XLNetConfig:
+    """An XLNet of one layer."""
+    return XLNetConfig(11, d_model=8, num_heads=2, num_layers=1)
 
 
 def small_yoco_config() -> YocoConfig:
@@ -274,8 +309,16 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
+    T5Config: small_t5_config,
+    T5: lambda: T5(small_t5_config()),
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
+    BloomConfig: lambda: BloomConfig(11, d_model=8, num_heads=2, num_layers=1),
     FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
+    MptConfig: lambda: MptConfig(11, d_model=8, num_heads=2, num_layers=1),
+    ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
+        11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
+    ),
+    RoFormerConfig: lambda: RoFormerConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
     VisionTransformer: lambda: VisionTransformer(small_vit_config()),
@@ -289,6 +332,11 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     RetentionState: filled_retention_state,
     Pattern: lambda: Local(2),
     Part: lambda: Local(2).parts(3)[0],
+    XLNetConfig: small_xlnet_config,
+    XLNet: lambda: XLNet(small_xlnet_config()),
+    SegmentMemory: filled_segment_memory,
+    TransformerXLConfig: small_transformer_xl_config,
+    TransformerXL: lambda: TransformerXL(small_transformer_xl_config()),
     YocoConfig: small_yoco_config,
     Yoco: lambda: Yoco(small_yoco_config()),
     MultiHeadAttention: lambda: MultiHeadAttention(8, 2),
@@ -306,6 +354,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LinearScaling: lambda: LinearScaling(2.0),
     Llama3Scaling: lambda: Llama3Scaling(2.0, 1.0, 4.0, 8),
     YarnScaling: lambda: YarnScaling(2.0, 8),
+    LightningIndexer: lambda: LightningIndexer(8, 4, 2, OBJECTS[IndexerConfig]()),
+    IndexerConfig: lambda: IndexerConfig(num_heads=2, d_head=4, num_keys=2),
     ExpertsConfig: lambda: ExpertsConfig(num_experts=4, num_chosen=2, d_expert=3),
     GptOssConfig: lambda: GptOssConfig(
         11, d_model=8, num_heads=2, num_layers=2, num_experts=4, num_chosen=2, positions="rotary"
@@ -326,6 +376,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LayerCache: lambda: LayerCache(KeyValueCache()),
     RelativeAttention: lambda: RelativeAttention(4, 2),
     RelativePositions: lambda: RelativePositions(4, 2),
+    T5Positions: lambda: T5Positions(2, num_buckets=8, max_distance=20),
+    XPos: lambda: XPos(4),
     RotaryPositions: lambda: RotaryPositions(4),
     DecoderCache: filled_decoder_cache,
     RecurrentCache: filled_recurrent_cache,
@@ -391,7 +443,16 @@ ALSO = {  # what a right call needs besides its required arguments
     "packed_attention": ("cu_seqlens_k",),
     "SettingsPicture.at": ("choice",),
 }
+# A group of one process, in which a worker's functions can be called.
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
 VALUES: dict[str, Callable[[], Any]] = {
+    "shard_model.units": lambda: nn.Linear,
+    "save_sharded.optimizer": lambda: torch.optim.SGD([torch.rand(2, requires_grad=True)]),
+    "load_sharded.optimizer": lambda: torch.optim.SGD([torch.rand(2, requires_grad=True)]),
+    "save_sharded.folder": lambda: folder() / "sharded",
+    "load_sharded.folder": lambda: folder() / "sharded",
+    "clip_gradients.gradients": lambda: [torch.rand(2, 3)],
     "activation": lambda: "gelu",
     "norm_placement": lambda: "pre",
     "norm": lambda: "rms",
@@ -504,11 +565,16 @@ VALUES: dict[str, Callable[[], Any]] = {
     "load_trained.folder": trained_folder,
     "from_pretrained.folder": pretrained_folder,
     "save_pretrained.model": small_gpt,
+    "LightningIndexer.positions": lambda: RotaryPositions(2),
+    "IndexedLatentAttention.index_positions": lambda: RotaryPositions(2),
     "Llama3Scaling.high_freq_factor": lambda: 4.0,
     "LanguageModelConfig.latent": lambda: (
         None
     ),  # another option's right value would be wrong with one
-    "LanguageModelConfig.indexer": lambda: None,
+    **dict.fromkeys(
+        (f"{name}Config.indexer" for name in ("LanguageModel", "ParallelLanguageModel", "GptOss", "Yoco", "Mpt", "Bloom")),
+        lambda: None,
+    ),
     "Merged.patterns": lambda: (Local(2), Local(3)),
     "attention_per_head.patterns": lambda: [Local(2), Local(3)],
     "Summaries.block": lambda: 2,
@@ -516,10 +582,27 @@ VALUES: dict[str, Callable[[], Any]] = {
     "DilatedBranch.offset": lambda: 0,
     "segments": lambda: (2, 4),
     "dilations": lambda: (1, 2),
+    "BloomConfig.latent": lambda: None,
+    "t5_buckets.num_buckets": lambda: 8,
+    "t5_buckets.max_distance": lambda: 20,
+    "T5Positions.num_buckets": lambda: 8,
+    "T5Config.num_buckets": lambda: 8,
+    "T5Config.max_distance": lambda: 20,
+    "T5Positions.max_distance": lambda: 20,
     "FalconConfig.latent": lambda: None,
+    "MptConfig.latent": lambda: None,
+    "ParallelLanguageModelConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,
     "YocoConfig.experts": lambda: None,
+    "XLNetConfig.pad_id": lambda: None,
+    "relative_shift.by_distance": lambda: torch.rand(2, 3, 7),
+    "relative_shift.num_keys": lambda: 5,
+    "transformer_xl_attention.position_key": lambda: torch.rand(2, 7, 4),
+    "TwoStreamAttention.forward.encodings": lambda: torch.rand(5, 8),
+    "permutation_masks.order": lambda: torch.tensor([[1, 0, 2], [2, 1, 0]]),
+    "TransformerXLConfig.latent": lambda: None,
+    "TransformerXLConfig.experts": lambda: None,
     "YocoConfig.num_layers": lambda: 2,
     "SharedKeyValues.norm": lambda: LayerNorm(8),
     "GptOssConfig.windowed": lambda: (True, False) * 3,

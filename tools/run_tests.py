@@ -33,9 +33,12 @@ RECORD = ROOT / "book" / "tested.json"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 TWO = ["-n", "2", "--dist", "loadgroup"]  # what shares something slow to make is one group
 UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
-# Modules whose signatures are checked while the tests run. The reference, the Specs and the exercises
-# work on NumPy arrays in Python loops, where a check at every call would multiply the time.
-UNCHECKED = ("reference", "specs", "exercises", "plotting", "reader.show")
+# Modules whose signatures are not checked while the tests run. The first three check the others' and have
+# no shape in a signature of their own. The reference, the Specs and the exercises work on NumPy arrays in
+# Python loops, where a check at every call would multiply the time.
+UNCHECKED = (
+    "shapes", "bounds", "errors", "reference", "specs", "exercises", "plotting", "reader.show",
+)  # fmt: skip
 # The contracts of .importlinter; its command is no module that Python could run with -m.
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as run; run()"
 NBVAL = [

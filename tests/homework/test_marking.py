@@ -209,6 +209,23 @@ def test_a_folder_is_graded_in_order_and_kept(tmp_path):
     assert from_json(kept.read_text()) == first[0]
 
 
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A class that was graded, in `class` and `out`, and places where none is."""
+    place = tmp_path_factory.mktemp("graded")
+    for folder in ("class", "empty"):
+        (place / folder).mkdir()
+    for file in ("a file", "class/s01.ipynb"):
+        (place / file).write_text("")
+    bare(place / "class", place / "out")
+    return place
+
+
+def contents(place):
+    """Every folder and file in a place, and what is in the files."""
+    return {path: path.is_file() and path.read_bytes() for path in place.rglob("*")}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -221,21 +238,14 @@ def test_a_folder_is_graded_in_order_and_kept(tmp_path):
         ({"seed": 10**10}, "seed: expected"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, words):
-    folder = tmp_path / "class"
-    folder.mkdir()
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "a file").write_text("")
-    (folder / "s01.ipynb").write_text("")
-    bare(folder, tmp_path / "out")
-    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
-    path = tmp_path / change.get("path", "class")
+def test_bad_input_is_refused_before_anything_is_written(graded, change, words):
+    before = contents(graded)
+    path = graded / change.get("path", "class")
     with pytest.raises((ValueError, FileNotFoundError), match=words):
-        grade(path, assignment(change.get("homework", "hw01")), tmp_path / change.get("out", "out"),
+        grade(path, assignment(change.get("homework", "hw01")), graded / change.get("out", "out"),
               jobs=change.get("jobs", 1), seed=change.get("seed"),
               without_jail_for_my_own_code=True)  # fmt: skip
-    assert [file.name for file in folder.iterdir()] == ["s01.ipynb"]
-    assert before == {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert contents(graded) == before
 
 
 def test_files_that_are_no_notebooks_are_told(tmp_path, capsys):

@@ -141,13 +141,15 @@ def test_the_cache_keeps_a_latent_a_rotary_key_and_a_key_of_the_indexer():
 
 
 def test_its_loss_trains_the_indexer_and_nothing_else():
-    ours = layer()
-    _, weights = ours(X, causal=True, return_weights=True)
-    latent = ours.query_norm(ours.query_down(X))
-    query, key, votes = ours.indexer(X, latent, torch.arange(9))
+    """Neither the other weights nor the layers below, by way of the tokens."""
+    ours, x = layer(), X.clone().requires_grad_()
+    _, weights = ours(x, causal=True, return_weights=True)
+    latent = ours.query_norm(ours.query_down(x))
+    query, key, votes = ours.indexer(x, latent, torch.arange(9))
     indexer_loss(indexer_scores(query, key[:, 0], votes), weights, mask=PAST[None]).backward()
     trained = {n for n, p in ours.named_parameters() if p.grad is not None and p.grad.any()}
     assert trained == {n for n, _ in ours.named_parameters() if n.startswith("indexer.")}
+    assert x.grad is None
 
 
 @torch.no_grad()

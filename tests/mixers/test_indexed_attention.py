@@ -167,6 +167,8 @@ def test_bfloat16_keeps_its_dtype_and_scores_in_float32():
     half = [each.bfloat16() for each in SIX]
     assert indexed_attention(*half, num_keys=3).dtype == torch.bfloat16
     assert indexer_scores(*half[3:]).dtype == torch.float32
+    wider = indexer_scores(*half[3:5], half[5].float())  # as the released weights are stored
+    assert torch.equal(wider, indexer_scores(*half[3:]))
 
 
 # --- Its cost -------------------------------------------------------------------------------------
@@ -276,8 +278,10 @@ def test_bad_input_is_refused():
         indexed_attention(QUERY, *numbers(2, 2, 3, LENGTH, 6), *INDEX, num_keys=3)
     with pytest.raises(ValueError, match="index_key: expected"):
         indexed_attention(*SIX[:4], INDEX[1][..., :3], INDEX[2], num_keys=3)
+    with pytest.raises(TypeError, match="index_key: expected"):
+        indexed_attention(*SIX[:4], INDEX[1].float(), INDEX[2], num_keys=3)
     with pytest.raises(TypeError, match="index_weights: expected"):
-        indexed_attention(*SIX[:5], INDEX[2].float(), num_keys=3)
+        indexed_attention(*SIX[:5], INDEX[2].long(), num_keys=3)
     with pytest.raises(ValueError, match="key_mask: expected"):
         indexed_attention(*SIX, num_keys=3, key_mask=LEFT[:, 1:])
     with pytest.raises(ValueError, match="chunk_size: expected at least 1"):
@@ -289,3 +293,9 @@ def test_bad_input_is_refused():
     indices, visible = select_keys(indexer_scores(*INDEX), 3)
     with pytest.raises(ValueError, match="indices: expected"):
         attend_to_selected(QUERY, KEY, VALUE, indices[:, 1:], visible)
+    with pytest.raises(ValueError, match="indices: expected at least 0 and .*, got -1"):
+        attend_to_selected(QUERY, KEY, VALUE, indices - 1 - indices, visible)
+    with pytest.raises(ValueError, match="indices: expected at least 0 and a number below"):
+        attend_to_selected(QUERY, KEY, VALUE, indices + LENGTH, visible)
+    with pytest.raises(ValueError, match="indices: expected at least 0 and a number below"):
+        selection_mask(indices, visible, 2)

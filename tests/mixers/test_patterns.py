@@ -16,6 +16,7 @@ from tested_transformer.mixers.fixed_patterns import (
     fixed_pattern,
     strided_pattern,
 )
+from tested_transformer.mixers.global_patterns import BigBird, LocalGlobal
 from tested_transformer.mixers.longnet import DilatedBranch
 from tested_transformer.mixers.patterns import Part, Pattern, sparse_attention
 
@@ -39,6 +40,13 @@ PATTERNS = [
     fixed_pattern(4, 2, causal=False),
     DilatedBranch(4, 2, 1),
     DilatedBranch(5, 3, 2, causal=False),
+    LocalGlobal(3, (0, 5)),
+    LocalGlobal(2, (1, 6), causal=True),
+    LocalGlobal(1, ()),
+    BigBird(2, 1),
+    BigBird(3, 2, seed=1),
+    BigBird(1, 0),
+    BigBird(2, 9),
 ]
 CAUSAL = [each for each in PATTERNS if not each.mask(24).triu(1).any()]
 LENGTHS = [0, 1, 2, 7, 12]

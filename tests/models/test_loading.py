@@ -820,8 +820,8 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
     [
         (
             "gpt2",
-            {"model_type": "gptj"},
-            'model_type: expected one of .*"gpt2", .*"qwen3".*, got .gptj',
+            {"model_type": "ctrl"},
+            'model_type: expected one of .*"gpt2", .*"qwen3".*, got .ctrl',
         ),
         ("gpt2", {"model_type": None}, "model_type: expected one of .*, got None"),
         ("gpt2", {"model_type": ["gpt2"]}, r"model_type: expected one of .*, got \['gpt2'\]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -92,3 +93,62 @@ def test_what_agrees_passes():
 def test_what_does_not_agree_is_an_error(call):
     with pytest.raises(TypeCheckError):
         call()
+
+
+@checked
+def some(x: Float[Tensor, " L"], count: int, way: Literal["first", "last"]) -> Float[Tensor, " n"]:
+    return x[None] if way == "last" else x[: int(count)]
+
+
+class Changing:
+    answer = ROW
+
+    @checked
+    def __call__(self, x: Float[Tensor, " L"]) -> Float[Tensor, " L"]:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: product(torch.ones(5, 2, 3), torch.ones(4, 4)),
+        lambda: product(torch.ones(5, 2, 3).int(), torch.ones(3, 4)),
+        lambda: product(torch.ones(5, 2, 3), [[1.0]]),
+        lambda: longer(ROW, by=1),  # like longer(ROW, by=None), but for a plain value
+        lambda: some(ROW, 2, "last"),  # the answer has another rank
+        lambda: some(ROW, 2, "middle"),
+        lambda: some(ROW, 2.5, "first"),
+    ],
+)
+def test_a_call_that_was_right_excuses_no_other(call):
+    for _ in range(2):
+        product(torch.ones(5, 2, 3), torch.ones(3, 4))
+        longer(ROW, by=None)
+        some(ROW, 2, "first")
+    for _ in range(2):  # and a wrong one is wrong again
+        with pytest.raises(TypeCheckError):
+            call()
+
+
+def test_another_answer_to_the_same_arguments_is_checked():
+    changing = Changing()
+    assert changing(ROW) is changing(ROW) is ROW
+    changing.answer = torch.zeros(4)
+    for _ in range(2):
+        with pytest.raises(TypeCheckError):
+            changing(ROW)
+    changing.answer = ROW
+    assert changing(ROW) is ROW
+
+
+def test_each_call_is_made_once():
+    calls = []
+
+    @checked
+    def first(x: Float[Tensor, " L"], count: int) -> Float[Tensor, " n"]:
+        calls.append(count)
+        return x[:count]
+
+    for count in (1, 1, 2, 2, 1):  # the answer is of another shape, and right
+        assert len(first(ROW, count)) == count
+    assert calls == [1, 1, 2, 2, 1]

@@ -30,6 +30,7 @@ from tested_transformer.reader.show import (
 from tested_transformer.specs import pitfall
 
 PACKAGE = Path(tested_transformer.__file__).parent
+MARKDOWN = MarkdownIt()
 CELL = '''\
 import functools, math
 
@@ -116,7 +117,7 @@ def package_objects():
 
 def code_of(listing: Listing) -> list[str]:
     """The fenced blocks as a Markdown reader sees them."""
-    return [token.content for token in MarkdownIt().parse(listing.markdown) if token.tag == "code"]
+    return [token.content for token in MARKDOWN.parse(listing.markdown) if token.tag == "code"]
 
 
 def without_docstrings(source: str) -> str:

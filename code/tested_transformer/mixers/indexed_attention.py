@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bounds import NonNegativeInt, PositiveFloat, PositiveInt
+from ..bounds import AtLeast, Below, NonNegativeInt, PositiveFloat, PositiveInt
 from ..errors import argument_error
 from ..functional.attention import attention
 from ..functional.masks import causal_mask
@@ -85,7 +85,7 @@ def attend_to_selected(
     query: Float[Tensor, "B H L d"],
     key: Float[Tensor, "B G S d"],
     value: Float[Tensor, "B G S dv"],
-    indices: Int[Tensor, "B L K"],
+    indices: Annotated[Int[Tensor, "B L K"], AtLeast(0), Below("key.shape.2")],
     visible: Bool[Tensor, "B L K"],
     **options: Any,
 ) -> Float[Tensor, "B H L dv"]:
@@ -181,7 +181,9 @@ def _visible(
 
 @checked
 def selection_mask(
-    indices: Int[Tensor, "B L K"], visible: Bool[Tensor, "B L K"], num_keys: NonNegativeInt
+    indices: Annotated[Int[Tensor, "B L K"], AtLeast(0), Below("num_keys")],
+    visible: Bool[Tensor, "B L K"],
+    num_keys: NonNegativeInt,
 ) -> Bool[Tensor, "B L S"]:
     """The selected keys as a boolean matrix of num_keys columns: True = selected and visible.
 

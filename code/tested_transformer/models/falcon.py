@@ -9,23 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bounds import AtLeast, Below, Divides, PositiveFloat, PositiveInt  # noqa: F401
-from ..layers.blocks import EncoderLayer, make_norm, make_stack
-from ..layers.parallel_layer import ParallelLayer
 from ..positions.alibi import ALiBi, alibi_slopes
 from ..shapes import checked
-from .language_model import (  # noqa: F401
-    ExpertsConfig,
-    LanguageModel,
-    LanguageModelConfig,
-    LatentConfig,
-    Scaling,
-)
+from .language_model import ExpertsConfig, LatentConfig, Scaling  # noqa: F401
+from .parallel import ParallelLanguageModel, ParallelLanguageModelConfig
 
 __all__ = ["Falcon", "FalconConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FalconConfig(LanguageModelConfig):
+class FalconConfig(ParallelLanguageModelConfig):
     """Sizes and choices of a Falcon.
 
     Falcon-7B has num_kv_heads=1 and num_parallel_norms=1; Falcon-40B and 180B have eight KV heads and two
@@ -35,12 +28,11 @@ class FalconConfig(LanguageModelConfig):
     Source: Almazrouei et al. 2023; Penedo et al. 2023 for Falcon-RW.
     """
 
-    num_parallel_norms: Literal[0, 1, 2] = 1  # 0: attention first, then the feed-forward network
     linear_bias: bool = False  # in the linear layers; norms have theirs
 
 
-class Falcon(LanguageModel):
-    """A `LanguageModel` of parallel layers, called in the same way.
+class Falcon(ParallelLanguageModel):
+    """A `ParallelLanguageModel` whose linear layers have no biases, or whose ALiBi is Falcon-RW's.
 
     Shapes: as LanguageModel.
     Raises: TypeError or ValueError that name the argument.
@@ -57,14 +49,6 @@ class Falcon(LanguageModel):
             self.alibi = KeyALiBi(config.num_heads, config.d_head)
             for layer in self.layers:
                 layer.attention.positions = None
-        if config.num_parallel_norms:
-            self.layers = make_stack(config, (parallel(config, layer) for layer in self.layers))
-
-
-def parallel(config: FalconConfig, layer: EncoderLayer) -> ParallelLayer:
-    """The parts of a layer, side by side."""
-    norms = [make_norm(config) for _ in range(config.num_parallel_norms)]
-    return ParallelLayer(layer.attention, layer.feed_forward, *norms, dropout=config.dropout)
 
 
 class KeyALiBi(ALiBi):

@@ -18,9 +18,11 @@ from ..layers.latent_attention import LatentAttention
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.residual import Residual
 from ..layers.segmented_embedding import SegmentedEmbedding
+from ..layers.two_stream_attention import TwoStreamAttention
 from .language_model import LanguageModel, LanguageModelConfig
 from .vit import PatchEmbedding
 from .whisper import AudioStem
+from .xlnet import XLNet
 
 Options = Mapping[str, Any]
 
@@ -94,8 +96,8 @@ class Family:
         model. write: the way back.
     dropout: option -> where it acts, one or several names of DROPOUT.
     modules: our module, parameter or buffer -> theirs; several of ours in one key are stacked in
-        theirs, and one that a model does not have is left out. stacks: the same in lists of layers; a *
-        there stands for 0, 1, 2 ... in a list that a layer has.
+        theirs, and one that a model does not have is left out. stacks: the same in lists of layers, or a
+        function of our configuration where names depend on it; a * there stands for 0, 1, 2 ... in a list that a layer has.
         transposed: whether matrices in layers are stored (in, out). by_group: whether what is stacked
         there comes KV head by KV head: the queries of a group, its key, its value, and so on.
     float32: a pattern of tensors that may be of float32 beside weights of half precision.
@@ -113,7 +115,7 @@ class Family:
     write: Callable[[Any], dict[str, Any]]
     dropout: Mapping[str, str]
     modules: Mapping[str, str]
-    stacks: tuple[Stack, ...]
+    stacks: tuple[Stack, ...] | Callable[[Any], tuple[Stack, ...]]
     base: str
     headless: str | None = None
     config: type = LanguageModelConfig
@@ -175,7 +177,8 @@ class Family:
         for ours, theirs in self.modules.items():
             yield from tensors(state, ours, theirs, False)
         groups = model.config.num_kv_heads if self.by_group else 1
-        for stack in self.stacks:
+        stacks = self.stacks(model.config) if callable(self.stacks) else self.stacks
+        for stack in stacks:
             for number in range(len(model.get_submodule(stack.ours))):
                 for ours, theirs in stack.modules.items():
                     names = " ".join(f"{stack.ours}.{number}.{name}" for name in ours.split())
@@ -228,8 +231,12 @@ def name_of(ours: str, known: Mapping[str, str]) -> str:
 # --- Dropout, which they have one number each for -------------------------------------------------
 
 DROPOUT = {  # where it acts: the kind of module, the part of it that drops out, the name of p there
-    "embedding": ((Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem), "dropout", "p"),
-    "attention": ((MultiHeadAttention, LatentAttention), "", "dropout"),
+    "embedding": (
+        (Embedding, SegmentedEmbedding, PatchEmbedding, AudioStem, XLNet),
+        "dropout",
+        "p",
+    ),
+    "attention": ((MultiHeadAttention, LatentAttention, TwoStreamAttention), "", "dropout"),
     "residual": (Residual, "dropout", "p"),
     "feed_forward": (FeedForward, "dropout", "p"),
 }

@@ -66,6 +66,7 @@ class LanguageModelConfig(BlockConfig):
     )
     positions: Literal["sinusoidal", "learned", "none", "rotary", "alibi"] = "sinusoidal"
     rotary_base: PositiveFloat = 10000.0
+    rotary_dim: PositiveInt | None = None  # how many features of a head rotate; None: all
     rotary_scaling: Scaling | None = None
     qk_norm: bool = False  # an RMSNorm of each query and key, see QKNormAttention
     latent: LatentConfig | None = None  # see LatentAttention; d_head then is without d_rotary
@@ -95,6 +96,7 @@ class LanguageModelConfig(BlockConfig):
         """Raise for options that latent attention does not have: its keys are made for every query head."""
         needed = {
             "num_kv_heads": self.num_heads, "window": None, "positions": "rotary", "qk_norm": False,
+            "rotary_dim": None,
         }  # fmt: skip
         for name, wanted in needed.items():
             if getattr(self, name) != wanted:
@@ -226,8 +228,11 @@ class LanguageModel(nn.Module):
 def attention_positions(config: LanguageModelConfig) -> PositionScheme | None:
     """The scheme that acts in the attention of every layer, if there is one."""
     if config.positions == "rotary":
-        options = {"base": config.rotary_base, "layout": config.position_layout}
         size = config.d_head if config.latent is None else config.latent.d_rotary
+        options = {
+            "base": config.rotary_base, "layout": config.position_layout,
+            "rotary_dim": config.rotary_dim,
+        }  # fmt: skip
         if config.rotary_scaling is None:
             return RotaryPositions(size, **options)
         return ScaledRotaryPositions(size, config.rotary_scaling, **options)

@@ -44,9 +44,9 @@ FAMILIES = discovered()
 def from_pretrained(folder: str | Path) -> nn.Module:
     """The model that `save_pretrained` of transformers wrote into a folder: same weights, same logits.
 
-    Families are found by `model_type` in `models/families`: gpt2, openai-gpt, gpt_bigcode, gpt_oss, llama,
-    mistral, qwen3, falcon, deepseek_v2, deepseek_v3, deepseek_v32, bert, albert, bart, mbart, marian, vit
-    and whisper.
+    Families are found by `model_type` in `models/families`: gpt2, openai-gpt, gpt_bigcode, gpt_neox, gptj,
+    gpt_oss, llama, mistral, qwen3, falcon, bloom, mpt, deepseek_v2, deepseek_v3, deepseek_v32, bert, albert,
+    roformer, xlnet, bart, mbart, marian, t5, vit and whisper.
     `architectures` in config.json names the head, or none (GPT2Model and the like). Weights keep the
     dtype in which they are stored; the model is on the processor and in eval mode, its dropout that of the
     configuration. Padding is known by `attention_mask` alone.
@@ -179,7 +179,7 @@ def differences(config: Any, family: Family, options: Mapping[str, Any]) -> dict
     idle = {"dropout"}
     idle |= set() if positions == "learned" else {"max_length", "position_offset"}
     idle |= set() if getattr(config, "head", True) else {"tied_output", "logit_bias"}
-    idle |= set() if positions == "rotary" else {"rotary_base", "rotary_scaling"}
+    idle |= set() if positions == "rotary" else {"rotary_base", "rotary_dim", "rotary_scaling"}
     idle |= set() if positions in ("rotary", "sinusoidal") else {"position_layout"}
     names = [each.name for each in fields(config) if each.name not in idle]
     pairs = {name: (getattr(config, name), getattr(back, name)) for name in names}

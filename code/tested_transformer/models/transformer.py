@@ -187,8 +187,7 @@ class Transformer(nn.Module):
         self.source_embedding = self._embedding(config.source_vocab)
         shared = self.source_embedding.table if config.target_vocab is None else None
         self.target_embedding = self._embedding(config.output_vocab, shared)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder, self.decoder = self._stacks()
         self.output = None
         if config.head:
             self.output = nn.Linear(config.d_model, config.output_vocab, bias=config.output_bias)
@@ -317,6 +316,10 @@ class Transformer(nn.Module):
             init_embedding(embedding.table, self.config)
         if self.output is not None:
             init_output(self.output, self.config)
+
+    def _stacks(self) -> tuple[nn.Module, nn.Module]:
+        """Encoder and decoder: a family may have layers of another kind."""
+        return Encoder(self.config), Decoder(self.config)
 
     def _embedding(self, vocab: int, table: nn.Embedding | None = None) -> Embedding:
         norm = make_norm(self.config) if self.config.embedding_norm else None

@@ -11,11 +11,16 @@ from .attention import (
     softmax,
     weighted_sum,
 )
+from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
+from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
+from .infini_attention import infini_attention
 from .latent import latent_attention
 from .log_mel import log_mel, mel_band
+from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
+from .lsh import lsh_attention, lsh_buckets
 from .masked_language import join_pairs, mask_tokens, next_sentence_pairs
 from .masks import (
     causal_mask,
@@ -30,17 +35,21 @@ from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
 from .paged import block_tables, paged_attention
+from .permutation_masks import permutation_masks, target_mapping
 from .positions import (
     alibi_bias,
     alibi_slopes,
     apply_rotary,
+    apply_xpos,
     relative_attention,
     rotary_attention,
     segmented_embedding,
     shift_matrix,
     sinusoidal_positions,
+    t5_bias,
 )
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
+from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
@@ -79,6 +88,7 @@ from .subwords import (
 )
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
+from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -89,12 +99,14 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "apply_rotary",
+    "apply_xpos",
     "attention",
     "audio_positions",
     "audio_stem",
     "batch_norm",
     "bend",
     "bert_words",
+    "big_bird_attention",
     "bilinear_scores",
     "block_tables",
     "byte_bpe_merges",
@@ -104,15 +116,19 @@ __all__ = [
     "cached_attention",
     "causal_mask",
     "clamped_swiglu",
+    "cluster_queries",
+    "clustered_attention",
     "content_scores",
     "cross_entropy",
     "document_mask",
     "dot",
+    "dynamic_convolution",
     "embedded",
     "error_function",
     "expected_cost",
     "expected_cost_gradient",
     "expert_routing",
+    "extend_memory",
     "feed_forward",
     "fixed_mask",
     "gated_retention",
@@ -121,14 +137,17 @@ __all__ = [
     "gru_step",
     "hard_attention",
     "heads",
+    "improved_clustered_attention",
     "in_branch",
     "indexed_attention",
     "indexer_loss",
     "indexer_scores",
+    "infini_attention",
     "interpolate_positions",
     "is_allowed",
     "is_ideograph",
     "is_punctuation",
+    "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
     "kernel_regression",
@@ -137,12 +156,16 @@ __all__ = [
     "layer_norm",
     "lightning_indexer",
     "linear",
+    "linformer_attention",
     "local_attention",
     "local_weights",
     "location_scores",
     "log_mel",
     "log_sum_exp",
+    "longformer_attention",
     "longnet_attention",
+    "lsh_attention",
+    "lsh_buckets",
     "mask_tokens",
     "masked_softmax",
     "matmul",
@@ -154,6 +177,7 @@ __all__ = [
     "next_sentence_pairs",
     "next_token_loss",
     "normed",
+    "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
     "padding_mask",
@@ -161,11 +185,15 @@ __all__ = [
     "paged_attention",
     "paper_rate",
     "patch_embedding",
+    "performer_attention",
+    "permutation_masks",
     "predicted_centers",
     "prefix_mask",
+    "read_by_segments",
     "recurrent_memory",
     "recurrent_translator",
     "relative_attention",
+    "relative_shift",
     "repetition",
     "residual_stack",
     "retention",
@@ -184,12 +212,15 @@ __all__ = [
     "stack",
     "strided_mask",
     "swiglu",
+    "t5_bias",
     "target_distribution",
+    "target_mapping",
     "tempered_softmax",
     "tiled_attention",
     "top_k",
     "top_p",
     "transformer",
+    "transformer_xl_attention",
     "weighted_sum",
     "window_mask",
     "word_piece_vocabulary",

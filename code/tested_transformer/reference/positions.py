@@ -141,3 +141,59 @@ def alibi_bias(query_ids, key_ids, num_heads):
             int(query_ids[b, i]) - int(key_ids[b, j])
         )
     return bias
+
+
+def t5_bucket(distance, num_buckets, max_distance, bidirectional):
+    """The bucket of one distance, key position - query position, by integers alone.
+
+    Beyond e = n / 2, bucket e + k begins at the first distance that is at least e (D / e)^(k / (n - e)).
+    Source: Raffel et al. 2020, section 2.1; mesh-tensorflow, `_relative_position_bucket`.
+    """
+    if bidirectional and distance > 0:
+        return num_buckets // 2 + t5_bucket(-distance, num_buckets, max_distance, True)
+    num_buckets = num_buckets // 2 if bidirectional else num_buckets
+    distance, exact = max(-distance, 0), num_buckets // 2
+    if distance < exact:
+        return distance
+    bucket, steps = exact, num_buckets - exact
+    while bucket < num_buckets - 1:
+        k = bucket + 1 - exact
+        if distance**steps * exact**k < max_distance**k * exact**steps:
+            break
+        bucket += 1
+    return bucket
+
+
+def t5_bias(query_ids, key_ids, table, bidirectional=True, max_distance=128):
+    """The number of each pair's bucket and each head, entry by entry.
+
+    Shapes: (L) or (B, L), (S) or (B, S), (num_buckets, H) -> (B, H, L, S). Source: Raffel et al. 2020,
+    section 2.1.
+    """
+    query_ids, key_ids, table = np.atleast_2d(query_ids), np.atleast_2d(key_ids), _wide(table)
+    batch, length, keys = max(len(query_ids), len(key_ids)), query_ids.shape[1], key_ids.shape[1]
+    query_ids = np.broadcast_to(query_ids, (batch, length))
+    key_ids = np.broadcast_to(key_ids, (batch, keys))
+    bias = np.zeros((batch, table.shape[1], length, keys), dtype=table.dtype)
+    for b, h, i, j in np.ndindex(bias.shape):
+        distance = int(key_ids[b, j]) - int(query_ids[b, i])
+        bias[b, h, i, j] = table[t5_bucket(distance, len(table), max_distance, bidirectional), h]
+    return bias
+
+
+def apply_xpos(
+    x, position_ids, of_keys=False, base=10000.0, scale_base=512.0, center=0, layout="interleaved"
+):
+    """Each pair rotated, then times (z / divided by z) to the power of its centered position.
+
+    Shapes: (B, H, L, d), (L) or (B, L) -> (B, H, L, d). Source: Sun et al. 2022.
+    """
+    output = apply_rotary(x, position_ids, base=base, layout=layout)
+    positions = np.broadcast_to(np.atleast_2d(position_ids), (x.shape[0], x.shape[2]))
+    size, kind = x.shape[-1], output.dtype.type
+    for b, h, place, feature in np.ndindex(output.shape):
+        pair = feature // 2 if layout == "interleaved" else feature % (size // 2)
+        rate = (kind(2 * pair) / size + kind("0.4")) / kind("1.4")
+        exponent = kind(int(positions[b, place]) - center) / kind(scale_base)
+        output[b, h, place, feature] *= rate ** (-exponent if of_keys else exponent)
+    return output

@@ -51,21 +51,25 @@ def functions_of(value: FunctionType | type) -> list[FunctionType]:
     return [f for f in map(inspect.unwrap, filter(callable, methods)) if is_def(f)]
 
 
-_parsed = lru_cache(maxsize=8)(ast.parse)  # a file has many functions, which are asked for in turn
+@lru_cache(maxsize=8)  # a file has many functions, which are asked for in turn
+def _definitions(source: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Every function and class in a source, the outer ones first."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
 
 
 def text_of(value: FunctionType | type) -> str:
     """The source, decorators included. A notebook's cells are found in linecache, as IPython puts them."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if is_def(value) else (ast.ClassDef,)
     for function in functions_of(value):
         code = function.__code__
         lines = linecache.getlines(code.co_filename)
         try:
-            tree = _parsed("".join(lines))
+            definitions = _definitions("".join(lines))
         except SyntaxError:
             continue
-        for node in ast.walk(tree):
-            if isinstance(node, kinds) and node.name == value.__name__:
+        for node in definitions:
+            same_kind = is_def(value) != isinstance(node, ast.ClassDef)
+            if same_kind and node.name == value.__name__:
                 first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
                 if first <= code.co_firstlineno <= node.end_lineno:
                     return at_margin("".join(lines[first - 1 : node.end_lineno]))

@@ -81,9 +81,17 @@ def is_reseeded(before: Any, after: Any) -> bool:
     return True
 
 
-def reseed() -> None:
+def reseed(seed: int = SEED) -> None:
     """Let torch's random numbers on the CPU begin anew."""
-    torch.default_generator.manual_seed(SEED)  # torch.manual_seed asks every kind of device
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run something with torch's random numbers on the CPU from a seed; those of the caller go on afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        reseed(seed)
+        yield
 
 
 @contextmanager

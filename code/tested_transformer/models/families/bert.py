@@ -24,10 +24,10 @@ def read(options: Options) -> BertConfig:
     return read_shared(options, head=head, classifier_dropout=options["classifier_dropout"])
 
 
-def read_shared(options: Options, **own: Any) -> BertConfig:
-    """What BERT and ALBERT have in common; own: the rest of the configuration."""
+def read_shared(options: Options, kind: type[BertConfig] = BertConfig, **own: Any) -> BertConfig:
+    """What BERT, ALBERT and RoFormer have in common; own: the rest of the configuration."""
     labels = options["id2label"]
-    return BertConfig(
+    return kind(
         options["vocab_size"], d_model=options["hidden_size"], d_ff=options["intermediate_size"],
         num_heads=options["num_attention_heads"], num_layers=options["num_hidden_layers"],
         dropout=options["hidden_dropout_prob"], norm_eps=options["layer_norm_eps"],
@@ -43,7 +43,7 @@ def write(config: BertConfig) -> dict[str, Any]:
 
 
 def write_shared(config: BertConfig, heads: dict[str, str | None]) -> dict[str, Any]:
-    """What BERT and ALBERT have in common."""
+    """What BERT, ALBERT and RoFormer have in common."""
     names = [f"LABEL_{number}" for number in range(config.num_labels)]
     return {
         "architectures": [name for name, head in heads.items() if head == config.head],
@@ -58,6 +58,16 @@ def write_shared(config: BertConfig, heads: dict[str, str | None]) -> dict[str, 
     }  # fmt: skip
 
 
+LAYER = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "residuals.0.norm": "attention.output.LayerNorm",
+    "feed_forward.up_proj": "intermediate.dense",
+    "feed_forward.down_proj": "output.dense",
+    "residuals.1.norm": "output.LayerNorm",
+}
 FAMILY = Family(
     model_type="bert",
     architectures=tuple(HEADS),
@@ -88,18 +98,7 @@ FAMILY = Family(
         "next_sentence": "cls.seq_relationship",
         "classifier": "classifier",
     },
-    stacks=(
-        Stack("layers", "bert.encoder.layer", {
-            "attention.query": "attention.self.query",
-            "attention.key": "attention.self.key",
-            "attention.value": "attention.self.value",
-            "attention.output": "attention.output.dense",
-            "residuals.0.norm": "attention.output.LayerNorm",
-            "feed_forward.up_proj": "intermediate.dense",
-            "feed_forward.down_proj": "output.dense",
-            "residuals.1.norm": "output.LayerNorm",
-        }),
-    ),
+    stacks=(Stack("layers", "bert.encoder.layer", LAYER),),
     base="bert.",
     fixed={
         "is_decoder": (False,), "tie_word_embeddings": (True,),

@@ -34,6 +34,7 @@ from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
+from ..surroundings import seeded
 from . import mutants
 from .mutants import FeedForwardFormula, SwigluFormula
 
@@ -73,8 +74,7 @@ def made(candidate: Any, arguments: dict[str, Any], **always: Any) -> nn.Module:
     takes = inspect.signature(candidate).parameters
     options = {n: arguments[n] for n in ("activation", "dropout") if n in arguments} | always
     given = {name: option for name, option in options.items() if name in takes}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         return candidate(*arguments["w_up"].shape, **given).to(arguments["x"].dtype)
 
 

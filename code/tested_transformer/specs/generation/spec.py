@@ -21,6 +21,7 @@ from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import EQUAL, GRADIENTS, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..surroundings import seeded
 from . import mutants as mutants
 
 NEVER = -30.0  # the score of a word that is never said
@@ -802,8 +803,7 @@ BEAM_SEARCH = Spec(
 @cache
 def tiny_model(kind: type[nn.Module], config: TransformerConfig, seed: int) -> nn.Module:
     """A model in evaluation; the seed decides its weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = kind(config).double().eval()
         for name, weight in model.named_parameters():
             if "positions" in name:  # drawn small: here they must count

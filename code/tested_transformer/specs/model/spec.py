@@ -25,6 +25,7 @@ from ..compare import Problem, shares, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec, finite
+from ..surroundings import seeded
 from . import mutants
 
 STATEMENT = """The Transformer of figure 1: an encoder, a decoder and an output layer, from token ids to logits.
@@ -86,8 +87,7 @@ def fresh(
 def _new(
     candidate: Any, config: TransformerConfig, dtype: torch.dtype
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         module = candidate(config)
     if not isinstance(module, nn.Module):
         raise argument_error(TypeError, "the candidate", type(module).__name__, "an nn.Module")
@@ -502,8 +502,7 @@ def _dropping(weights: bool, features: bool, config: TransformerConfig) -> nn.Mo
 
 def _can_learn(run: Run, case: Case) -> Problem | None:
     config = case.arguments["config"]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with seeded(1):
         named = run.candidate(config).named_parameters()
     for name, weight in named:
         if weight.ndim > 1 and bool((weight == weight.flatten()[0]).all()):

@@ -21,6 +21,7 @@ from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..self_attention.spec import layer
 from ..spec import Case, Check, Run, Spec, finite
+from ..surroundings import seeded
 from . import mutants
 
 STATEMENT = """H attentions side by side, head h with columns h d to (h + 1) d, joined, times w_output.
@@ -50,8 +51,7 @@ def _made(candidate: type, arguments: dict[str, Any]) -> nn.Module:
         if "d_context" not in inspect.signature(candidate).parameters:
             raise BackendError("takes no `d_context`")
         sizes["d_context"] = d_context
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         return candidate(**sizes)
 
 

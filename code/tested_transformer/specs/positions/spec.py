@@ -18,6 +18,7 @@ from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
 from ..spec import EQUAL, GRADIENTS, SHAPE, UNTOUCHED, Case, Check, Run, Spec
+from ..surroundings import seeded
 from . import mutants
 from .mutants import (
     BertInput,
@@ -277,8 +278,7 @@ def _build_segmented(candidate: Any, arguments: dict[str, Any]) -> Any:
     tables = [arguments[name] for name in ("token_table", "position_table", "segment_table")]
     vocab_size, max_length, num_segments = map(len, tables)
     width = tables[0].shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         module = candidate(vocab_size, width, max_length=max_length, num_segments=num_segments)
     return partial(_with_tables, module.eval())
 

@@ -18,6 +18,7 @@ from ..attention.spec import textbook as plain_attention
 from ..compare import Problem, compare, unchanged
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec, finite
+from ..surroundings import seeded
 from . import mutants
 
 STATEMENT = """softmax((x w_query) (x w_key)^T / sqrt(d)) (x w_value), with or without batch axes.
@@ -32,8 +33,7 @@ def build(candidate: Any, arguments: dict[str, Any]) -> Any:
     if not (isinstance(candidate, type) and issubclass(candidate, nn.Module)):
         return candidate
     d_in, d_out = arguments["w_query"].shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         module = candidate(d_in, d_out, d_value=arguments["w_value"].shape[1])
     return partial(_with_weights, module.eval() if "evaluation" in arguments else module)
 

@@ -1,0 +1,1 @@
+"""Training on several processes: what they send each other, written out."""

@@ -1,0 +1,1 @@
+"""The Specs of clustered attention, plain and improved."""

@@ -1,0 +1,1 @@
+"""The Specs of Longformer's and BigBird's attention."""

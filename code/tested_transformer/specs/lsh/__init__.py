@@ -1,0 +1,1 @@
+"""The Specs of LSH attention: the hash, and attention among what it brings together."""

@@ -1,0 +1,1 @@
+"""The Specs of a permutation language model's masks."""

@@ -1,0 +1,1 @@
+"""The Spec of T5's relative positions."""
