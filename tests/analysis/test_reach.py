@@ -51,6 +51,11 @@ def test_two_kinds_of_layers_in_turn():
     assert layers_to_reach(*masks).tolist() == [[0, 2, 2], [2, 0, 2], [2, 2, 0]]
 
 
+def test_a_position_that_attends_to_nothing_keeps_what_it_knows():
+    nothing, one_back = torch.zeros(3, 3).bool(), torch.ones(2).diag(-1).bool()
+    assert layers_to_reach(nothing, one_back).tolist() == [[0, -1, -1], [2, 0, -1], [4, 2, 0]]
+
+
 @pytest.mark.parametrize("doublings", range(1, 5))
 def test_longnet_reaches_everything_from_the_last_token_in_logarithmically_many_layers(doublings):
     segments = tuple(4 * 2**n for n in range(doublings + 1))
