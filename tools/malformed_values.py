@@ -572,7 +572,10 @@ VALUES: dict[str, Callable[[], Any]] = {
         None
     ),  # another option's right value would be wrong with one
     **dict.fromkeys(
-        (f"{name}Config.indexer" for name in ("LanguageModel", "ParallelLanguageModel", "GptOss", "Yoco", "Mpt", "Bloom")),
+        (
+            f"{name}Config.indexer"
+            for name in ("LanguageModel", "ParallelLanguageModel", "GptOss", "Yoco", "Mpt", "Bloom")
+        ),
         lambda: None,
     ),
     "Merged.patterns": lambda: (Local(2), Local(3)),

@@ -25,5 +25,7 @@ def test_one_layer_gives_the_same(kv_heads, num_workers, bias):
 
 
 def test_heads_that_the_workers_do_not_divide():
-    with pytest.raises(WorkerError, match="whole.num_kv_heads: expected a number that the 4 workers"):
+    with pytest.raises(
+        WorkerError, match="whole.num_kv_heads: expected a number that the 4 workers"
+    ):
         run_workers(work.heads, 2, False)
