@@ -62,16 +62,30 @@ def check_once(fn=None, *, typechecker):
     return in_one_context
 
 
-def kind_of(value):
-    """What a check depends on: of an array its shape and dtype, of a word the word, of most things the type."""
+PLAIN = (
+    torch.Tensor,
+    torch.nn.Parameter,
+    np.ndarray,
+)  # a subclass may run code when it is asked for its shape
+
+
+def kind_of(value, depth=5):
+    """What a check depends on: of an array its shape and dtype, of a word the word, of most things the type.
+
+    Of what could be anything, a subclass of tensors, a deep list, a long text, the kind is a new object: no other
+    call is like this one.
+    """
     kind = type(value)
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if kind in PLAIN:
         return kind, tuple(value.shape), value.dtype
+    if depth == 0 or isinstance(value, torch.Tensor) or (kind is str and len(value) > 100):
+        return object()
     if kind in (tuple, list):
-        return kind, *map(kind_of, value)
+        return kind, *(kind_of(each, depth - 1) for each in value)
     if kind is dict:
-        return kind, *((kind_of(key), kind_of(each)) for key, each in value.items())
-    return (kind, value) if isinstance(value, bool | str | type) else kind
+        pairs = ((kind_of(key, depth - 1), kind_of(each, depth - 1)) for key, each in value.items())
+        return kind, *pairs
+    return (kind, value) if kind in (bool, str) or isinstance(value, type) else kind
 
 
 def made_at_every_call(fn) -> bool:
