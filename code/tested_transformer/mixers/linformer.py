@@ -25,7 +25,7 @@ def linformer_attention(
     """Project the S keys and values along the sequence to k of each, then attend to those.
 
     The projections fix the length S. They may be shared by the heads (a first axis of 1), by keys and
-    values (the same matrix twice) and by the layers. There is no causal form: every projected key may
+    values (the same matrix twice) and by the layers. It is not causal: every projected key may
     contain every token. key_mask is True for real tokens; padding is zeroed before it is projected.
 
     scale: of the scores, 1 / sqrt(d) by default.

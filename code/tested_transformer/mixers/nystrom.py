@@ -72,8 +72,8 @@ def nystrom_attention(
 ) -> Float[Tensor, "B H L dv"]:
     """softmax(Q Kl^T) pinv(softmax(Ql Kl^T)) softmax(Ql K^T) V, with the landmarks Ql and Kl.
 
-    A landmark is the mean of the queries, or keys, of a segment: see `landmark_weights`. There is no
-    causal form: a landmark contains later tokens than some of those that read it. key_mask is True for
+    A landmark is the mean of the queries, or keys, of a segment: see `landmark_weights`. It is not
+    causal: a landmark contains later tokens than some of those that read it. key_mask is True for
     real tokens; padding is in no mean and no sum.
 
     iterations: of `iterative_pinv`. scale: of the scores, 1 / sqrt(d) by default.
