@@ -243,7 +243,7 @@ def test_the_list_is_light_and_only_the_search_page_loads_it(browser, address): 
     chapter = site.transferred(browser, context, f"{address}/chapters/03_scaling.html")
     assert [url for url in chapter if re.search("search_|searchtools|searchindex", url)] == []
     idle = site.transferred(browser, context, f"{address}/search.html")
-    assert sum(idle.values()) < 120_000, idle
+    assert sum(idle.values()) < 150_000, idle
     assert not any(url.endswith("search_text.js") for url in idle)
     context.close()
     context = browser.browser.new_context()
@@ -254,7 +254,7 @@ def test_the_list_is_light_and_only_the_search_page_loads_it(browser, address): 
         "search_places.js",
         "search_text.js",
     ]
-    assert sum(own.values()) < 430_000, own
+    assert sum(own.values()) < 500_000, own
     context.close()
 
 
@@ -331,7 +331,9 @@ def test_boxes_and_gallery_lead_to_each_other():
                 r'<p class="way in-gallery">(.*?)</p>', box
             )  # a diff may stand before it
             if not line:
-                assert place == "pitfall-a-point-that-sees-itself"
+                assert place.removeprefix("pitfall-") in {
+                    "a-point-that-sees-itself", "orthogonal-directions-without-their-signs"
+                }  # fmt: skip
                 continue
             there |= {
                 (chapter, place, mistake) for mistake in re.findall(r'#(pitfall-[\w-]+)"', line[1])

@@ -66,10 +66,10 @@ LIMITS = {
     "core chapter": Limits(r"chapters/0[0-4]_.*", 190_000, 12_700, 1),
     "chapter": Limits(r"chapters/\d.*", 270_000, 28_000, 1),
     "deeper page": Limits(r"chapters/deeper/.*", 200_000, 12_700, 1),
-    "generated page": Limits(r"book/generated/.*", 260_000, 115_000, 1),
+    "generated page": Limits(r"book/generated/.*", 330_000, 160_000, 1),
     "page of the book": Limits(r"book/[\w-]+", 150_000, 3_900, 1),
     "source": Limits(r"_modules/tested_transformer/.*", 103_000, 14_500, 1),
-    "list": Limits(r"genindex|py-modindex|search|404|_modules/index", 210_000, 11_000, 1),
+    "list": Limits(r"genindex|py-modindex|search|404|_modules/index", 250_000, 14_000, 1),
 }
 
 
