@@ -72,7 +72,7 @@ PLAIN = (
 def kind_of(value, depth=5):
     """What a check depends on: of an array its shape and dtype, of a word the word, of most things the type.
 
-    Of what could be anything, a subclass of tensors, a deep list, a long text, the kind is a new object: no other
+    Of what could be anything, a subclass of tensors, a deep or long list, a long text, the kind is a new object: no other
     call is like this one.
     """
     kind = type(value)
@@ -80,6 +80,8 @@ def kind_of(value, depth=5):
         return kind, tuple(value.shape), value.dtype
     if depth == 0 or isinstance(value, torch.Tensor) or (kind is str and len(value) > 100):
         return object()
+    if kind in (tuple, list, dict) and len(value) > 30:
+        return object()  # going through it would cost more than the check
     if kind in (tuple, list):
         return kind, *(kind_of(each, depth - 1) for each in value)
     if kind is dict:

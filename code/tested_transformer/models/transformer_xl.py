@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal  # noqa: F401
 
 from ..bounds import AtLeast, Below, Divides, NonNegativeInt, PositiveInt  # noqa: F401
 from ..errors import argument_error
@@ -15,6 +15,7 @@ from ..layers.segment_memory import SegmentMemory
 from ..shapes import checked
 from .language_model import (  # noqa: F401
     ExpertsConfig,
+    IndexerConfig,
     LanguageModel,
     LanguageModelConfig,
     LatentConfig,

@@ -141,7 +141,7 @@ class TwoStreamLayer(nn.Module):
         self,
         content: Float[Tensor, "B L D"],
         targets: Float[Tensor, "B M D"] | None,
-        **options: Tensor,
+        **options: Tensor | None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B M D"] | None]:
         """One layer."""
         found = self.attention(content, targets, **options)

@@ -90,7 +90,7 @@ class T5Positions(PositionScheme):
         query_ids: Int[Tensor, " L"] | Int[Tensor, "B L"],
         key_ids: Int[Tensor, " S"] | Int[Tensor, "B S"],
         query: Float[Tensor, "B H L d"] | None = None,
-    ) -> Float[Tensor, "B H L S"]:
+    ) -> Float[Tensor, "#B H L S"]:
         """The bias of each pair's bucket, whatever the query."""
         rows = t5_buckets(
             query_ids, key_ids, num_buckets=len(self.table), max_distance=self.max_distance,
