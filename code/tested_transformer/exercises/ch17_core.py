@@ -9,6 +9,10 @@ import torch
 from torch.nn.functional import pad
 
 from .. import reference
+from ..analysis.reach import layers_to_reach
+from ..functional.masks import causal_mask
+from ..mixers.fixed_patterns import Blocks, Local, Merged
+from ..mixers.indexed_attention import select_keys, selection_mask
 from ..specs.compare import Problem, compare, unchanged
 from ..specs.mistakes import mistake, mistakes
 from ..specs.spec import Case, Check, Run, Spec
@@ -31,14 +35,7 @@ def _layers_reference(mask: np.ndarray) -> np.ndarray:
 
 def layers_needed(mask):
     """After how many layers the last token can have heard of the first; -1: never."""
-    heard, layers = mask[-1].clone(), 1
-    heard[-1] = True  # the residual path keeps the token itself
-    while not heard[0]:
-        more = heard | mask[heard].any(0)
-        if torch.equal(more, heard):
-            return -1
-        heard, layers = more, layers + 1
-    return layers
+    return int(layers_to_reach(mask)[-1, 0])
 
 
 @mistake(
@@ -148,19 +145,16 @@ def _window_reference(query, key, value, window):
     return reference.attention(query, key, value, causal=True, window=window)
 
 
-def _windowed(query, key, value, visible):
-    """Causal attention, with all scores, where `visible` says which steps back are in the window."""
-    length = query.shape[-2]
+def _masked(query, key, value, mask):
+    """Attention with all scores under a mask (L, L)."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])  # B H L L
-    steps = torch.arange(length)[:, None] - torch.arange(length)
-    mask = visible(steps)
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1).masked_fill(~mask, 0.0)
     return weights @ value
 
 
 def _local(query, key, value, window):
     """The baseline: a mask."""
-    return _windowed(query, key, value, lambda steps: (steps >= 0) & (steps < window))
+    return _masked(query, key, value, Local(window, causal=True).mask(query.shape[2]))
 
 
 def in_blocks(query, key, value, window, *, hide_padding=True):
@@ -199,11 +193,7 @@ def one_key_more(query, key, value, window):
 )
 def own_block(query, key, value, window):
     """Blocks that do not overlap: information never leaves a block."""
-    length = query.shape[2]
-    block = torch.arange(length) // window
-    steps = torch.arange(length)[:, None] - torch.arange(length)
-    visible = (block[:, None] == block) & (steps >= 0)
-    return _windowed(query, key, value, lambda _: visible)
+    return _masked(query, key, value, Blocks(window, causal=True).mask(query.shape[2]))
 
 
 @mistake(
@@ -214,11 +204,9 @@ def own_block(query, key, value, window):
 )
 def sees_future(query, key, value, window):
     """All keys of the own block."""
-    length = query.shape[2]
-    block = torch.arange(length) // window
-    steps = torch.arange(length)[:, None] - torch.arange(length)
-    visible = (steps < window) & ((steps >= 0) | (block[:, None] == block))
-    return _windowed(query, key, value, lambda _: visible)
+    return _masked(
+        query, key, value, Merged((Local(window, causal=True), Blocks(window))).mask(query.shape[2])
+    )
 
 
 @mistake(
@@ -316,10 +304,8 @@ def _best_reference(scores: np.ndarray, num_keys: int) -> np.ndarray:
 
 def best_keys(scores, num_keys):
     """Mask the future, then take the best."""
-    future = torch.ones_like(scores, dtype=torch.bool).triu(1)
-    count = min(num_keys, scores.shape[-1])
-    best = scores.masked_fill(future, -math.inf).topk(count).indices
-    return torch.zeros_like(future).scatter(-1, best, True) & ~future
+    length = scores.shape[-1]
+    return selection_mask(*select_keys(scores, num_keys, mask=causal_mask(length)[None]), length)
 
 
 @mistake(

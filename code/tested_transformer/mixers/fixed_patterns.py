@@ -6,49 +6,24 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..bounds import NonNegativeInt, PositiveInt
 from ..errors import argument_error
-from ..shapes import check_fields, checked
-from .patterns import Part, Pattern, make_part, sparse_attention
+from ..shapes import checked
+from .patterns import Part, Pattern, PositionIDs, RulePattern, make_part, sparse_attention
 
 __all__ = [
     "Atrous",
     "Blocks",
     "Local",
     "Merged",
-    "RulePattern",
     "Summaries",
     "attention_per_head",
     "fixed_pattern",
     "strided_pattern",
 ]
-
-PositionIDs = Int[Tensor, "..."]  # of any shape that broadcasts
-
-
-class RulePattern:
-    """A pattern that is a rule: `rule(i, j)` is True where query i attends to key j.
-
-    The rule takes tensors of positions, which it broadcasts. It is FlexAttention's `mask_mod` without its
-    first two arguments.
-    """
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @checked
-    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
-        """True where the query attends to the key."""
-        raise NotImplementedError
-
-    @checked
-    def mask(self, length: NonNegativeInt) -> Bool[Tensor, "L L"]:
-        """The rule for every pair of positions: the picture of the pattern."""
-        ids = torch.arange(length)
-        return self.rule(ids[:, None], ids)
 
 
 @dataclass(frozen=True)

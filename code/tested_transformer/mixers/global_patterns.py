@@ -14,7 +14,7 @@ from ..bounds import AtLeast, NonNegativeInt, PositiveInt
 from ..errors import argument_error, shape_of
 from ..shapes import check_fields, checked
 from .fixed_patterns import Local
-from .patterns import Part, make_part, sparse_attention
+from .patterns import Part, PositionIDs, RulePattern, make_part, sparse_attention
 
 __all__ = ["BigBird", "LocalGlobal", "big_bird_attention"]
 
@@ -23,7 +23,7 @@ __all__ = ["BigBird", "LocalGlobal", "big_bird_attention"]
 
 
 @dataclass(frozen=True)
-class LocalGlobal:
+class LocalGlobal(RulePattern):
     """A local window, and global tokens: each of them reads every token and is read by every token.
 
     global_ids: the positions of the global tokens; those past the end of a sequence are none of it.
@@ -37,31 +37,26 @@ class LocalGlobal:
     global_ids: tuple[NonNegativeInt, ...]
     causal: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @checked
-    def mask(self, length: NonNegativeInt) -> Bool[Tensor, "L L"]:
-        """The window, and the rows and columns of the global tokens."""
-        ids = torch.arange(length)
-        is_global = torch.isin(ids, self._global_ids(length))
-        near = Local(self.window, self.causal).rule(ids[:, None], ids)
-        return (near | is_global | is_global[:, None]) & self._seen(ids[:, None], ids)
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
+        """True in the window, and where the query or the key is a global token."""
+        near = Local(self.window, self.causal).rule(query_ids, key_ids)
+        either = self._is_global(query_ids) | self._is_global(key_ids)
+        return (near | either) & self._seen(query_ids, key_ids)
 
     @checked
     def parts(self, length: NonNegativeInt) -> list[Part]:
         """Local pairs, global queries with all keys, and local queries with the global keys."""
-        chosen = self._global_ids(length)
-        is_global = torch.isin(torch.arange(length), chosen)
         near = Local(self.window, self.causal)
 
         def both_local(queries: Tensor, keys: Tensor) -> Tensor:
-            return near.rule(queries, keys) & ~is_global[queries] & ~is_global[keys]
+            return near.rule(queries, keys) & ~self._is_global(queries) & ~self._is_global(keys)
 
         def local_query(queries: Tensor, keys: Tensor) -> Tensor:
-            return self._seen(queries, keys) & ~is_global[queries]
+            return self._seen(queries, keys) & ~self._is_global(queries)
 
-        every, chosen = torch.arange(length)[None], chosen[None]  # one group each
+        every = torch.arange(length)
+        every, chosen = every[None], every[self._is_global(every)][None]  # one group each
         local = [make_part(q, k, both_local, length) for q, k, _ in near.parts(length)]
         if not chosen.numel():
             return local
@@ -71,10 +66,8 @@ class LocalGlobal:
             make_part(every, chosen, local_query, length),
         ]
 
-    def _global_ids(self, length: int) -> Int[Tensor, " g"]:
-        return torch.tensor(
-            [i for i in sorted(set(self.global_ids)) if i < length], dtype=torch.int64
-        )
+    def _is_global(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(self.global_ids, dtype=torch.int64))
 
     def _seen(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Whether a key is no later than a causal query."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..bounds import NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import checked
-from .fixed_patterns import PositionIDs, RulePattern, attention_per_head
-from .patterns import Part, make_part
+from .fixed_patterns import attention_per_head
+from .patterns import Part, PositionIDs, RulePattern, make_part
 
 __all__ = ["DilatedBranch", "LongNet", "longnet_attention"]
 

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from ..bounds import NonNegativeInt
 from ..functional.online_softmax import Partial, empty_state, merge, normalize, partial_softmax
-from ..shapes import checked
+from ..shapes import check_fields, checked
 
-__all__ = ["Part", "Pattern", "make_part", "sparse_attention"]
+__all__ = ["Part", "Pattern", "RulePattern", "make_part", "sparse_attention"]
+
+PositionIDs = Int[Tensor, "..."]  # of any shape that broadcasts
 
 
 class Part(NamedTuple):
@@ -45,6 +47,28 @@ class Pattern(Protocol):
 
     def parts(self, length: int) -> list[Part]:
         """The same pairs, each in one part. A pair that is in two of them counts twice."""
+
+
+class RulePattern:
+    """A pattern that is a rule: `rule(i, j)` is True where query i attends to key j.
+
+    The rule takes tensors of positions, which it broadcasts. It is FlexAttention's `mask_mod` without its
+    first two arguments.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @checked
+    def rule(self, query_ids: PositionIDs, key_ids: PositionIDs) -> Bool[Tensor, "..."]:
+        """True where the query attends to the key."""
+        raise NotImplementedError
+
+    @checked
+    def mask(self, length: NonNegativeInt) -> Bool[Tensor, "L L"]:
+        """The rule for every pair of positions: the picture of the pattern."""
+        ids = torch.arange(length)
+        return self.rule(ids[:, None], ids)
 
 
 @checked
