@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Set
 from dataclasses import replace
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
-from tested_transformer.models.loading import from_pretrained, save_pretrained
+from tested_transformer.models.loading import described, from_pretrained, save_pretrained
 
 hf.utils.logging.disable_progress_bar()
 PAD = 1
@@ -58,6 +59,34 @@ def loaded(theirs: nn.Module, pad_id: int | None = None) -> nn.Module:
         ours = type(ours)(config).to(theirs.dtype)
         ours.load_state_dict(state)
     return ours.train(theirs.training)
+
+
+def padded(
+    ids: Tensor, padding: str, *, shorter: int = 2, pad_id: int = PAD
+) -> tuple[Tensor, Tensor | None]:
+    """Sequences of different lengths, padded on the "left" or "right", and their mask; or full, with "none".
+
+    shorter: by so many tokens is each sequence shorter than the one before it.
+    """
+    if padding == "none":
+        return ids, None
+    missing, column = shorter * torch.arange(len(ids))[:, None], torch.arange(ids.shape[1])
+    mask = column >= missing if padding == "left" else column < ids.shape[1] - missing
+    return ids.masked_fill(~mask, pad_id), mask
+
+
+def assert_read_whole(
+    config: dict, count: int, folder: Path, twin: type[nn.Module]
+) -> tuple[nn.Module, nn.Module]:
+    """A model of that configuration has so many parameters, ours and theirs; both are returned, without numbers."""
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    family, options = described(folder)
+    with torch.device("meta"):
+        ours = family.build(family.read(family.options(options)))
+        theirs = twin(hf.AutoConfig.from_pretrained(folder))
+    assert sum(each.numel() for each in ours.parameters()) == count
+    assert theirs.num_parameters() == count
+    return ours, theirs
 
 
 # --- There and back -------------------------------------------------------------------------------

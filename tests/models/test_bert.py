@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from hf_copies import PAD, assert_comes_back, loaded
+from hf_copies import PAD, assert_comes_back, loaded, padded
 from same_numbers import assert_same_numbers, in_dtype, shake
 from tested_transformer.models.bert import Bert, BertConfig, PreTrainingLogits
 from tested_transformer.models.loading import (
@@ -65,11 +65,7 @@ def texts(seed, padding, segments, batch=3, length=9):
     ids = torch.randint(3, 17, (batch, length), generator=generator)
     types = torch.randint(0, segments, (batch, length), generator=generator)
     ids[0, 4] = PAD
-    if padding == "none":
-        return ids, None, types
-    missing, column = 2 * torch.arange(batch)[:, None], torch.arange(length)
-    mask = column >= missing if padding == "left" else column < length - missing
-    return ids.masked_fill(~mask, PAD), mask, types
+    return *padded(ids, padding), types
 
 
 def ours_and_theirs(theirs, ids, mask=None, types=None, positions=None):

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from hf_copies import PAD, assert_comes_back, assert_equal, loaded
+from hf_copies import PAD, assert_comes_back, assert_equal, assert_read_whole, loaded, padded
 from same_numbers import assert_float32_same, assert_same_numbers, in_dtype, shake
 from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
@@ -22,7 +22,6 @@ from tested_transformer.models.family import IGNORED
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import (
     FAMILIES,
-    described,
     from_pretrained,
     save_pretrained,
 )
@@ -236,12 +235,7 @@ def texts(seed, padding, batch=3, length=9):
     """
     ids = torch.randint(3, 17, (batch, length), generator=torch.Generator().manual_seed(seed))
     ids[0, 4] = PAD
-    if padding == "none":
-        return ids, None
-    missing = 2 * torch.arange(batch)[:, None]
-    column = torch.arange(length)
-    mask = column >= missing if padding == "left" else column < length - missing
-    return ids.masked_fill(~mask, PAD), mask
+    return padded(ids, padding)
 
 
 def assert_agree(theirs, ids, mask, positions=None):
@@ -756,13 +750,7 @@ REAL = {
 def test_real_configurations_are_read_whole(name, tmp_path):
     """Counted on the meta device, where numbers need no memory; and theirs has as many."""
     config, count = REAL[name]
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    family, theirs = described(tmp_path)
-    with torch.device("meta"):
-        ours = family.build(family.read(family.options(theirs)))
-        twin = CLASSES[family.model_type][1](hf.AutoConfig.from_pretrained(tmp_path))
-    assert sum(each.numel() for each in ours.parameters()) == count
-    assert twin.num_parameters() == count
+    ours, twin = assert_read_whole(config, count, tmp_path, CLASSES[config["model_type"]][1])
     if "rotary" in ours.config.positions:
         assert ours.config.rotary_base == twin.config.rope_parameters["rope_theta"]
         assert ours.config.window == getattr(twin.config, "sliding_window", None)

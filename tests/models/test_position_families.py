@@ -13,7 +13,7 @@ import transformers as hf
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from hf_copies import PAD, assert_comes_back, loaded
+from hf_copies import PAD, assert_comes_back, assert_read_whole, loaded, padded
 from same_numbers import assert_float32_same, in_dtype, shake
 from tested_transformer.data import pad
 from tested_transformer.generation.beam_search import beam_search
@@ -22,7 +22,6 @@ from tested_transformer.generation.masked_state import MaskedCausalState
 from tested_transformer.models.families.gpt_neox import rotary_share
 from tested_transformer.models.loading import (
     FAMILIES,
-    described,
     from_pretrained,
     save_pretrained,
 )
@@ -114,11 +113,7 @@ def small(kind, seed=0, *, head=True, **changes):
 def texts(seed, padding="left", batch=3, length=9):
     """IDs and the mask: sequences of different lengths, padded on one side, or full without a mask."""
     ids = torch.randint(3, 17, (batch, length), generator=torch.Generator().manual_seed(seed))
-    if padding == "none":
-        return ids, None
-    missing, column = 2 * torch.arange(batch)[:, None], torch.arange(length)
-    mask = column >= missing if padding == "left" else column < length - missing
-    return ids.masked_fill(~mask, PAD), mask
+    return padded(ids, padding)
 
 
 def gradients_of(module, family):
@@ -361,13 +356,7 @@ REAL = {
 def test_real_configurations_are_read_whole(name, tmp_path):
     """Counted on the meta device, where numbers need no memory; and theirs has as many."""
     config, count = REAL[name]
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    family, theirs = described(tmp_path)
-    with torch.device("meta"):
-        ours = family.build(family.read(family.options(theirs)))
-        twin = CLASSES[family.model_type][1](hf.AutoConfig.from_pretrained(tmp_path))
-    assert sum(each.numel() for each in ours.parameters()) == count
-    assert twin.num_parameters() == count
+    assert_read_whole(config, count, tmp_path, CLASSES[config["model_type"]][1])
 
 
 def test_mosaics_clipped_models():

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from hf_copies import assert_comes_back, loaded
+from hf_copies import assert_comes_back, loaded, padded
 from same_numbers import assert_same_numbers, in_dtype, shake
 from tested_transformer.data.log_mel import log_mel
 from tested_transformer.generation.beam_search import beam_search
@@ -61,11 +61,7 @@ def texts(seed, padding, batch=3, length=7):
     """IDs and the mask of rows of different lengths; the padding token is also a real one."""
     ids = torch.randint(4, 17, (batch, length), generator=torch.Generator().manual_seed(seed))
     ids[0, 3] = PAD
-    if padding == "none":
-        return ids, None
-    missing, column = 2 * torch.arange(batch)[:, None], torch.arange(length)
-    mask = column >= missing if padding == "left" else column < length - missing
-    return ids.masked_fill(~mask, PAD), mask
+    return padded(ids, padding, pad_id=PAD)
 
 
 @EACH
