@@ -45,7 +45,8 @@ def small_hf(
     model = models[0 if head else 1]
     theirs = model(config(**options | changes, attn_implementation=attention))
     if head:
-        theirs.final_logits_bias.normal_()  # a buffer of zeros at the start
+        generator = torch.Generator().manual_seed(0)
+        theirs.final_logits_bias.normal_(generator=generator)  # a buffer of zeros at the start
     return theirs
 
 

@@ -345,6 +345,13 @@ def test_what_they_generate_differs(kind):
     assert len(set().union(*found)) >= 7
 
 
+def test_a_model_that_generates_its_padding_token_keeps_the_contract():
+    """What follows the end is padding, which here is the end token itself."""
+    theirs = shake(small_hf("bart"), 7)
+    theirs.final_logits_bias[0, PAD] = 100.0
+    assert contract(loaded(theirs, PAD), only=["greedy generation is argmax"])
+
+
 @pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("pad_id", [None, PAD])
