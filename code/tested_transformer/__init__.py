@@ -95,6 +95,7 @@ PUBLIC = {
     "layers.segmented_embedding": "SegmentedEmbedding",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
+    "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
