@@ -55,6 +55,10 @@ PUBLIC = {
     "mixers.longformer": "longformer_attention",
     "mixers.longnet": "DilatedBranch LongNet longnet_attention",
     "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
+    "mixers.mamba": (
+        "associative_scan chunked_selective_scan parallel_selective_scan recurrent_selective_scan"
+    ),
+    "mixers.mamba2": "chunked_ssd parallel_ssd recurrent_ssd",
     "mixers.nystrom": "iterative_pinv landmark_weights nystrom_attention",
     "mixers.patterns": "make_part Part Pattern sparse_attention",
     "mixers.performer": (
@@ -63,6 +67,9 @@ PUBLIC = {
     "mixers.retention": (
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
+    ),
+    "mixers.state_space": (
+        "convolved_state_space discretize recurrent_state_space s4d_lin state_space_kernel"
     ),
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
