@@ -94,16 +94,19 @@ PUBLIC = {
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.recurrent_memory": "read_by_segments RecurrentMemory",
+    "layers.recurrent_state": "RecurrentState",
     "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
+    "layers.selective_state_space": "SelectiveStateSpace",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
     "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
+    "layers.state_space_duality": "StateSpaceDuality",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
@@ -113,9 +116,13 @@ PUBLIC = {
     "models.gpt_oss": "GptOss GptOssConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
+    "models.mamba": "Mamba Mamba2 Mamba2Config MambaConfig",
     "models.mpt": "Mpt MptConfig",
     "models.parallel": "ParallelLanguageModel ParallelLanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
+    "models.recurrent_language_model": (
+        "RecurrentLanguageModel RecurrentLanguageModelConfig"
+    ),
     "models.bert": "Bert BertConfig",
     "models.roformer": "RoFormer RoFormerConfig",
     "models.t5": "T5 T5Config",
