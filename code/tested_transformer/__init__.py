@@ -68,9 +68,11 @@ PUBLIC = {
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
     ),
+    "mixers.rwkv": "chunked_wkv parallel_wkv recurrent_wkv",
     "mixers.state_space": (
         "convolved_state_space discretize recurrent_state_space s4d_lin state_space_kernel"
     ),
+    "mixers.ttt": "dual_ttt InnerNorm primal_ttt",
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
@@ -98,6 +100,7 @@ PUBLIC = {
     "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
+    "layers.rwkv": "ChannelMix TimeMix token_shift",
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
@@ -125,6 +128,7 @@ PUBLIC = {
     ),
     "models.bert": "Bert BertConfig",
     "models.roformer": "RoFormer RoFormerConfig",
+    "models.rwkv": "Rwkv RwkvConfig",
     "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.transformer_xl": "TransformerXL TransformerXLConfig",

@@ -18,6 +18,7 @@ from tested_transformer.specs.contract import contract
 CLASSES = {
     "mamba": (hf.MambaConfig, hf.MambaForCausalLM, hf.MambaModel),
     "mamba2": (hf.Mamba2Config, hf.Mamba2ForCausalLM, hf.Mamba2Model),
+    "rwkv": (hf.RwkvConfig, hf.RwkvForCausalLM, hf.RwkvModel),
 }
 SHARED = {"vocab_size": 17, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD}
 SIZES = {
@@ -26,6 +27,7 @@ SIZES = {
         "hidden_size": 12, "state_size": 5, "num_hidden_layers": 3, "num_heads": 6,
         "head_dim": 4, "n_groups": 3, "chunk_size": 4,
     },
+    "rwkv": {"hidden_size": 12, "num_hidden_layers": 3, "intermediate_size": 20},
 }  # fmt: skip
 VARIANTS = {
     "mamba": [
@@ -39,6 +41,12 @@ VARIANTS = {
         {"n_groups": 1, "conv_kernel": 2, "use_conv_bias": False, "layer_norm_epsilon": 1e-2},
         {"use_bias": True, "tie_word_embeddings": True, "time_step_limit": (0.3, 0.9)},
         {"head": False, "residual_in_fp32": False, "n_groups": 6},
+    ],
+    "rwkv": [
+        {},
+        {"attention_hidden_size": 10, "layer_norm_epsilon": 1e-2},
+        {"tie_word_embeddings": True, "intermediate_size": None},
+        {"head": False},
     ],
 }  # fmt: skip
 EACH = pytest.mark.parametrize("kind", CLASSES)
@@ -146,7 +154,7 @@ def test_chunks_equal_one_pass(kind, side, chunk):
     assert len(sizes) == 1  # the state does not grow
 
 
-@EACH
+@pytest.mark.parametrize("kind", ["mamba", "mamba2"])
 def test_generated_tokens_are_theirs(kind):
     theirs = small(kind, 6)
     prompts = pad([[5, 6, 7, 8], [9], [10, 11]], left=True, value=PAD)
@@ -160,6 +168,41 @@ def test_generated_tokens_are_theirs(kind):
         state = MaskedCausalState(loaded(theirs), mask, cache=cache)
         found = generate(state, prompts, max_new=12, eos=2, padding=PAD)
         assert torch.equal(found.tokens, wanted)
+
+
+def test_rwkv_generates_their_tokens_alone_and_its_own_in_a_batch():
+    """Theirs ignores the mask, and its one-token step is wrong in a batch: one text at a time is right."""
+    theirs = small("rwkv", 6)
+    with torch.no_grad():
+        theirs.get_output_embeddings().weight[PAD] = 0.0
+    ours, texts = loaded(theirs), [[5, 6, 7, 8], [9], [10, 11]]
+    prompts = pad(texts, left=True, value=PAD)
+    state = MaskedCausalState(ours, prompts != PAD)
+    together = generate(state, prompts, max_new=12, eos=2, padding=PAD).tokens
+    for row, text in enumerate(texts):
+        ids = torch.tensor([text])
+        wanted = theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False
+        )[:, len(text) :]
+        assert torch.equal(together[row : row + 1, : wanted.shape[1]], wanted)
+
+
+@torch.no_grad()
+def test_their_step_of_a_batch_is_not_the_step_of_each_text():
+    """(B, D) where (B, 1, D) is meant: the token before broadcasts over the wrong axis. Ours does not."""
+    theirs, (ids, _) = small("rwkv", 10), texts(10, "none", batch=2)
+    ours = loaded(theirs)
+    start, last = ids[:, :-1], ids[:, -1:]
+    shapes = {}
+    for batch in (1, 2):
+        state = theirs(start[:batch], use_cache=True).state
+        shapes[batch] = theirs(last[:batch], state=state, use_cache=True).logits
+    whole = theirs(ids, use_cache=False).logits[:, -1:]
+    torch.testing.assert_close(shapes[1], whole[:1])
+    assert shapes[2].shape != whole.shape or not torch.allclose(shapes[2], whole)
+    cache = ours.new_cache()
+    ours(start, cache=cache)
+    torch.testing.assert_close(ours(last, cache=cache), whole)
 
 
 @pytest.mark.slow

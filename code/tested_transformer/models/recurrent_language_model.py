@@ -59,7 +59,7 @@ class RecurrentLanguageModel(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(self._make_layer(n) for n in range(config.num_layers))
-        self.norm = self._make_norm()
+        self.norm = self._make_final_norm()
         self.output = None
         if config.head:
             self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -78,7 +78,7 @@ class RecurrentLanguageModel(nn.Module):
         """Predict the next tokens; with a cache, ids are the chunk that follows what it has seen."""
         real, padded = tokens_so_far(ids, None, attention_mask, cache)
         real = real[:, real.shape[1] - ids.shape[1] :] if padded else None
-        x = self.embedding(ids)
+        x = self._embedded(ids)
         x = x.float() if self.config.float32_residual and x.dtype.itemsize < 4 else x
         for number, layer in enumerate(self.layers):
             x = layer(x, real=real, cache=None if cache is None else cache.layers[number].own)
@@ -92,6 +92,14 @@ class RecurrentLanguageModel(nn.Module):
     def _make_norm(self) -> nn.Module:
         """A norm of this family."""
         raise NotImplementedError
+
+    def _make_final_norm(self) -> nn.Module:
+        """The norm in front of the output layer."""
+        return self._make_norm()
+
+    def _embedded(self, ids: Tensor) -> Float[Tensor, "B L D"]:
+        """What the first layer reads."""
+        return self.embedding(ids)
 
     @checked
     def new_cache(self, *, capacity: PositiveInt = 64) -> DecoderCache:
