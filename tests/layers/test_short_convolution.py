@@ -7,6 +7,8 @@ from torch.nn import functional
 
 from same_numbers import assert_float32_same, assert_same_numbers, in_dtype, shake
 from tested_transformer.layers.short_convolution import ShortConvolution, short_convolution
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.state_spaces.spec import SHORT_CONVOLUTION
 
 
 def numbers(*shape, seed=1):
@@ -15,6 +17,11 @@ def numbers(*shape, seed=1):
 
 X, WEIGHT, BIAS = numbers(2, 7, 5), numbers(5, 4, seed=2), numbers(5, seed=3)
 STATE = numbers(2, 5, 3, seed=4)
+
+
+def test_the_spec():
+    verdict = judge(SHORT_CONVOLUTION, short_convolution, seed=1)
+    assert verdict.passed, verdict
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 9])

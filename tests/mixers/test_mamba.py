@@ -13,6 +13,9 @@ from tested_transformer.mixers.mamba import (
 )
 from tested_transformer.mixers.mamba2 import chunked_ssd, parallel_ssd, recurrent_ssd
 from tested_transformer.mixers.state_space import discretize
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.state_spaces.spec import SELECTIVE_SCAN
+from tested_transformer.specs.state_spaces.spec import SSD as SSD_SPEC
 
 SCANS = {
     "parallel": parallel_selective_scan,
@@ -67,6 +70,18 @@ def runs(form, arguments, **options):
         return {"output": [output], "state": [state], "gradients": gradients}
 
     return run
+
+
+@EACH_SCAN
+def test_the_spec_of_the_scan(form):
+    verdict = judge(SELECTIVE_SCAN, form, seed=1)
+    assert verdict.passed, verdict
+
+
+@EACH_SSD
+def test_the_spec_of_ssd(form):
+    verdict = judge(SSD_SPEC, form, seed=1)
+    assert verdict.passed, verdict
 
 
 # --- Discretization -------------------------------------------------------------------------------

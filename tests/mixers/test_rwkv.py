@@ -6,6 +6,8 @@ import torch
 from same_numbers import assert_float32_same, assert_same_numbers
 from tested_transformer.layers.rwkv import ChannelMix, TimeMix, token_shift
 from tested_transformer.mixers.rwkv import chunked_wkv, parallel_wkv, recurrent_wkv
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.rwkv.spec import WKV
 
 FORMS = {"recurrent": recurrent_wkv, "parallel": parallel_wkv, "chunked": chunked_wkv}
 EACH = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -44,6 +46,12 @@ def runs(form, given, **options):
         return {"output": [output], "state": [state], "gradients": gradients}
 
     return run
+
+
+@EACH
+def test_the_spec(form):
+    verdict = judge(WKV, form, seed=1)
+    assert verdict.passed, verdict
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 6, 7, 8, 100])

@@ -6,6 +6,8 @@ from torch.nn import functional
 
 from same_numbers import assert_float32_same, assert_same_numbers
 from tested_transformer.mixers.ttt import InnerNorm, dual_ttt, primal_ttt
+from tested_transformer.specs.judge import judge
+from tested_transformer.specs.ttt.spec import TTT_LINEAR
 
 FORMS = {"primal": primal_ttt, "dual": dual_ttt}
 EACH = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -52,6 +54,12 @@ def runs(form, given, **options):
         return {"output": [output], "state": [state], "gradients": gradients}
 
     return run
+
+
+@EACH
+def test_the_spec(form):
+    verdict = judge(TTT_LINEAR, form, seed=1)
+    assert verdict.passed, verdict
 
 
 @EACH_NORM

@@ -222,15 +222,15 @@ WKV = Spec(
             when=_is_long,
         ),
         Check(
-            "large keys stay finite",
-            "Every exponential is of a score minus the largest score so far.",
-            _finite,
-            when=lambda case: not case.is_empty,
-        ),
-        Check(
             "it is a mean of the values",
             "The numerator is divided by the sum of the weights.",
             _constant,
+            when=lambda case: not case.is_empty,
+        ),
+        Check(
+            "large keys stay finite",
+            "Every exponential is of a score minus the largest score so far.",
+            _finite,
             when=lambda case: not case.is_empty,
         ),
         Check(

@@ -94,16 +94,15 @@ def _future(run: Run, case: Case) -> Problem | None:
 
 
 def _own_step(run: Run, case: Case) -> Problem | None:
-    """The last token's value: its output moves by step_size (q . k) times the change."""
-    a = case.arguments
-    value = a["value"].copy()
+    """Another last value: the last output moves."""
+    value = case.arguments["value"].copy()
     value[:, :, -1] += 1.0
     last = _length(case) - 1
-    products = (a["query"][:, :, -1] * a["key"][:, :, -1]).sum(-1) * a["step_size"][:, :, -1]
     moved = run.value(case, value=value)[:, :, last] - run.value(case)[:, :, last]
     slack = run.expected(case)[1] + run.expected(case, value=value)[1]
-    expected = np.repeat(products[..., None], moved.shape[-1], axis=-1)
-    return compare(expected, moved, slack, "the last value grows by 1: its output's change")
+    if np.abs(moved).max() > slack:
+        return None
+    return Problem("a last output that depends on the last value", "one that does not")
 
 
 def _no_step(run: Run, case: Case) -> Problem | None:
@@ -179,16 +178,16 @@ TTT_LINEAR = Spec(
             when=_is_long,
         ),
         Check(
-            "a full step stores the value",
-            "With a key of norm 1 a step of 1 brings the error to 0: the half of the square, minus its gradient.",
-            _stored,
-            when=lambda case: not case.is_empty and _batch(case) == 1 and "state" in case.arguments,
-        ),
-        Check(
             "a token reads its own step",
             "The output is that of W after the token's step: the diagonal of the mask counts.",
             _own_step,
             when=lambda case: not case.is_empty,
+        ),
+        Check(
+            "a full step stores the value",
+            "With a key of norm 1 a step of 1 brings the error to 0: the half of the square, minus its gradient.",
+            _stored,
+            when=lambda case: not case.is_empty and _batch(case) == 1 and "state" in case.arguments,
         ),
         Check(
             "a step of 0 skips a token",
