@@ -27,7 +27,7 @@ def token_shift(
 
     Shapes: x (B, L, D), state (B, D, 1), the token before the first -> (B, L, D), and the last real token.
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), section 3.1.1.
+    Source: Peng et al. 2023 (RWKV).
 
     >>> token_shift(torch.tensor([[[1.0], [2.0], [3.0]]]))[0].flatten().tolist()
     [0.0, 1.0, 2.0]
@@ -43,7 +43,7 @@ class TimeMix(nn.Module):
 
     Shapes: x (B, L, D), real (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), section 3.1; transformers' RwkvSelfAttention.
+    Source: Peng et al. 2023 (RWKV); transformers' RwkvSelfAttention.
     """
 
     @checked
@@ -91,7 +91,7 @@ class ChannelMix(nn.Module):
 
     Shapes: x (B, L, D), real (B, L) -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), section 3.1; transformers' RwkvFeedForward.
+    Source: Peng et al. 2023 (RWKV); transformers' RwkvFeedForward.
     """
 
     @checked

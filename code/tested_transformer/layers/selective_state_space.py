@@ -29,7 +29,7 @@ class SelectiveStateSpace(nn.Module):
 
     Shapes: x (B, L, D), real (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), section 3.4 and algorithm 2; transformers' MambaMixer.
+    Source: Gu and Dao 2023 (Mamba); transformers' MambaMixer.
     """
 
     @checked

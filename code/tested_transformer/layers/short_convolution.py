@@ -31,7 +31,7 @@ def short_convolution(
     Shapes: x (B, L, D), weight (D, W), bias (D), state (B, D, K), real (B, L) -> (B, L, D), and the state
         after the last real token.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), section 3.4; Dao-AILab/causal-conv1d.
+    Source: Gu and Dao 2023 (Mamba); Dao-AILab/causal-conv1d.
 
     >>> x = torch.tensor([[[1.0], [2.0], [3.0]]])
     >>> y, state = short_convolution(x, torch.tensor([[10.0, 1.0]]))
@@ -82,7 +82,7 @@ class ShortConvolution(nn.Module):
 
     Shapes: x (B, L, D), state (B, D, width - 1), real (B, L) -> (B, L, D) and the new state.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), section 3.4.
+    Source: Gu and Dao 2023 (Mamba).
 
     >>> y, state = ShortConvolution(6, width=4)(torch.zeros(2, 5, 6))
     >>> tuple(y.shape), tuple(state.shape)

@@ -29,7 +29,7 @@ class StateSpaceDuality(nn.Module):
 
     Shapes: x (B, L, D), real (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Dao and Gu 2024 (Mamba-2), section 7.1; transformers' Mamba2Mixer.
+    Source: Dao and Gu 2024 (Mamba-2); transformers' Mamba2Mixer.
     """
 
     @checked

@@ -41,7 +41,7 @@ def recurrent_selective_scan(
     Shapes: x and delta (B, L, D), a (D, N), b and c (B, L, N), skip (D), state (B, D, N), real (B, L) ->
         (B, L, D), and the state after the last token, in at least float32.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), equation 2 and algorithm 2; state-spaces/mamba, selective_scan_ref.
+    Source: Gu and Dao 2023 (Mamba); state-spaces/mamba, selective_scan_ref.
     """
     wide, delta, a, b, c, state = _widened(x, delta, a, b, c, state, real)
     outputs = [wide[:, :0]]  # so that there is something to join without any token
@@ -69,7 +69,7 @@ def parallel_selective_scan(
 
     Shapes, arguments: those of `recurrent_selective_scan`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), section 3.3.2; Blelloch 1990.
+    Source: Gu and Dao 2023 (Mamba); Blelloch 1990.
     """
     wide, delta, a, b, c, state = _widened(x, delta, a, b, c, state, real)
     a_bar, b_bar = discretize(delta[..., None], a, b[:, :, None], method=method)  # B L D N
@@ -98,7 +98,7 @@ def chunked_selective_scan(
 
     Shapes, arguments: those of `recurrent_selective_scan`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu and Dao 2023 (Mamba), section 3.3.2.
+    Source: Gu and Dao 2023 (Mamba).
     """
     outputs, options = [], {"skip": skip, "method": method}
     real = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real

@@ -39,7 +39,7 @@ def parallel_ssd(
     Shapes: x (B, H, L, d), delta (B, H, L), a and skip (H), b and c (B, G, L, N), state (B, H, N, d), real (B, L)
         -> (B, H, L, d), and the state after the last token, in at least float32.
     Raises: TypeError or ValueError that name the argument; ValueError unless G divides H.
-    Source: Dao and Gu 2024 (Mamba-2), section 3 and equation 16.
+    Source: Dao and Gu 2024 (Mamba-2).
     """
     y, state = parallel_retention(*_as_retention(x, delta, a, b, c, real), state=state, scale=1.0)
     return _skipped(y, x, skip), state
@@ -61,7 +61,7 @@ def recurrent_ssd(
 
     Shapes, arguments: those of `parallel_ssd`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument; ValueError unless G divides H.
-    Source: Dao and Gu 2024 (Mamba-2), section 2.1.
+    Source: Dao and Gu 2024 (Mamba-2).
     """
     y, state = recurrent_retention(*_as_retention(x, delta, a, b, c, real), state=state, scale=1.0)
     return _skipped(y, x, skip), state
@@ -84,7 +84,7 @@ def chunked_ssd(
 
     Shapes, arguments: those of `parallel_ssd`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument; ValueError unless G divides H.
-    Source: Dao and Gu 2024 (Mamba-2), section 6.
+    Source: Dao and Gu 2024 (Mamba-2).
     """
     given: dict[str, Any] = {"state": state, "scale": 1.0, "chunk_size": chunk_size}
     y, state = chunked_retention(*_as_retention(x, delta, a, b, c, real), **given)

@@ -33,7 +33,7 @@ def recurrent_wkv(
     Shapes: key and value (B, L, D), log_decay and bonus (D), state (B, 3, D): numerator, denominator, maximum;
         real (B, L) -> (B, L, D), and the state after the last token, in at least float32.
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), equations 14 to 18 and appendix D.
+    Source: Peng et al. 2023 (RWKV).
     """
     k, v, log_decay, bonus, state = _widened(key, value, log_decay, bonus, state)
     outputs, real = [v[:, :0]], _all_real(key) if real is None else real
@@ -74,7 +74,7 @@ def parallel_wkv(
 
     Shapes, arguments: those of `recurrent_wkv`, which gives the same numbers. In memory: B L L D scores.
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), equation 14; Zhai et al. 2021 (AFT), equation 2.
+    Source: Peng et al. 2023 (RWKV); Zhai et al. 2021 (AFT).
     """
     k, v, log_decay, bonus, state = _widened(key, value, log_decay, bonus, state)
     real = _all_real(key) if real is None else real
@@ -125,7 +125,7 @@ def chunked_wkv(
 
     Shapes, arguments: those of `recurrent_wkv`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
-    Source: Peng et al. 2023 (RWKV), equation 14.
+    Source: Peng et al. 2023 (RWKV).
     """
     real = _all_real(key) if real is None else real
     outputs, options = [], {"log_decay": log_decay, "bonus": bonus}

@@ -62,7 +62,7 @@ def s4d_lin(num_features: PositiveInt, num_states: PositiveInt) -> Complex[Tenso
 
     Shapes: (D, N), complex64.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu et al. 2022 (S4D), section 4.
+    Source: Gu et al. 2022 (S4D).
     """
     frequencies = math.pi * torch.arange(num_states)
     return torch.complex(torch.full((num_states,), -0.5), frequencies).repeat(num_features, 1)
@@ -90,7 +90,7 @@ def recurrent_state_space(
     Shapes: x (B, L, D), delta and skip (D), a, b and c (D, N), state (B, D, N) -> (B, L, D), and the state after
         the last token.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu et al. 2022 (S4D), section 3; Gu et al. 2021 (S4), equation 3.
+    Source: Gu et al. 2022 (S4D); Gu et al. 2021 (S4).
     """
     a_bar, b_bar = discretize(delta[:, None], a, b, method=method)  # D N
     state = _zeros(x, a) if state is None else state
@@ -117,7 +117,7 @@ def convolved_state_space(
 
     Shapes, arguments: those of `recurrent_state_space`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu et al. 2022 (S4D), section 3; Gu et al. 2021 (S4), equation 5.
+    Source: Gu et al. 2022 (S4D); Gu et al. 2021 (S4).
     """
     length, state = x.shape[1], _zeros(x, a) if state is None else state
     if length == 0:
@@ -148,7 +148,7 @@ def state_space_kernel(
 
     Shapes: delta (D), a, b and c (D, N) -> (D, length).
     Raises: TypeError or ValueError that name the argument.
-    Source: Gu et al. 2022 (S4D), equation 4; state-spaces/s4, models/s4/s4d.py.
+    Source: Gu et al. 2022 (S4D); state-spaces/s4, models/s4/s4d.py.
     """
     b_bar = discretize(delta[:, None], a, b, method=method)[1]
     powers = _powers(delta[:, None] * a, length)  # D N L

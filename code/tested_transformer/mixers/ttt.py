@@ -22,7 +22,7 @@ class InnerNorm(NamedTuple):
     """The layer norm inside the model of `primal_ttt`: f(x) = x + LN(x W), which wants dv = d.
 
     Shapes: weight and bias (H, dv).
-    Source: Sun et al. 2024 (TTT), section 2.7.
+    Source: Sun et al. 2024 (TTT).
     """
 
     weight: Float[Tensor, "H dv"]
@@ -51,7 +51,7 @@ def primal_ttt(
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), step_size (B, H, L), state (B, H, d, dv), the W
         before the first token, 0 by default -> (B, H, L, dv), and W after the last token.
     Raises: TypeError or ValueError that name the argument.
-    Source: Sun et al. 2024 (TTT), equations 1 to 6 and section 2.4.
+    Source: Sun et al. 2024 (TTT).
     """
     state, outputs = _first(query, value, norm, state), [value[:, :, :0]]
     for t in range(query.shape[2]):
@@ -79,7 +79,7 @@ def dual_ttt(
 
     Shapes, arguments: those of `primal_ttt`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
-    Source: Sun et al. 2024 (TTT), section 2.5.
+    Source: Sun et al. 2024 (TTT).
     """
     state, outputs = _first(query, value, norm, state), [value[:, :, :0]]
     parts = (each.split(batch_size, 2) for each in (query, key, value, step_size))

@@ -26,7 +26,7 @@ class MambaConfig(RecurrentLanguageModelConfig):
     """Sizes and choices of a Mamba; see `SelectiveStateSpace`.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Gu and Dao 2023 (Mamba), section 3.4; transformers' MambaConfig.
+    Source: Gu and Dao 2023 (Mamba); transformers' MambaConfig.
     """
 
     num_states: PositiveInt = 16
@@ -84,7 +84,7 @@ class Mamba2Config(RecurrentLanguageModelConfig):
     """Sizes and choices of a Mamba-2; see `StateSpaceDuality`.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Dao and Gu 2024 (Mamba-2), section 7; transformers' Mamba2Config.
+    Source: Dao and Gu 2024 (Mamba-2); transformers' Mamba2Config.
     """
 
     num_heads: PositiveInt = 16

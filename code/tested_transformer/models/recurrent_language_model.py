@@ -111,7 +111,7 @@ class MixerLayer(nn.Module):
     """A norm, then a mixer, in a residual connection: the layer of Mamba and Mamba-2.
 
     Shapes: x (B, L, D), real (B, L) -> (B, L, D).
-    Source: Gu and Dao 2023 (Mamba), section 3.4.
+    Source: Gu and Dao 2023 (Mamba).
     """
 
     def __init__(self, norm: nn.Module, mixer: nn.Module) -> None:

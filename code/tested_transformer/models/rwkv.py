@@ -26,7 +26,7 @@ class RwkvConfig(RecurrentLanguageModelConfig):
     """Sizes of an RWKV-4.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Peng et al. 2023 (RWKV), section 3; transformers' RwkvConfig.
+    Source: Peng et al. 2023 (RWKV); transformers' RwkvConfig.
     """
 
     d_inner: PositiveInt | None = None  # of the time mix; None: d_model

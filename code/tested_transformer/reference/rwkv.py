@@ -12,7 +12,7 @@ def wkv(key, value, log_decay, bonus, *, state=None, real=None, chunk_size=None)
     overflow. Gives the output, and numerator, denominator and maximum of all weights after the last token.
 
     Shapes: key and value (B, L, D), log_decay and bonus (D), state (B, 3, D), real (B, L) -> (B, L, D), (B, 3, D).
-    Source: Peng et al. 2023 (RWKV), equation 14.
+    Source: Peng et al. 2023 (RWKV).
     """
     batch, length, features = key.shape
     output, states = np.zeros_like(value), np.zeros((batch, 3, features), key.dtype)

@@ -11,7 +11,7 @@ def short_convolution(x, weight, bias=None, *, state=None, real=None):
     """Each real token reads itself and the real tokens before it, the state first; padding gives 0.
 
     Shapes: x (B, L, D), weight (D, W), bias (D), state (B, D, W - 1), real (B, L) -> (B, L, D), (B, D, W - 1).
-    Source: Gu and Dao 2023 (Mamba), section 3.4.
+    Source: Gu and Dao 2023 (Mamba).
     """
     (batch, length, features), width = x.shape, weight.shape[1]
     states = np.zeros((batch, features, width - 1), x.dtype) if state is None else state.copy()
@@ -32,7 +32,7 @@ def selective_scan(
     """For each feature and token: h = exp(delta a) h + b_bar x, then y = c . h + skip x. Padding has delta 0.
 
     Shapes: x and delta (B, L, D), a (D, N), b and c (B, L, N), skip (D), state (B, D, N), real (B, L) ->
-    (B, L, D), (B, D, N). Source: Gu and Dao 2023 (Mamba), equations 2 and 4; state-spaces/mamba.
+    (B, L, D), (B, D, N). Source: Gu and Dao 2023 (Mamba), equation 4; state-spaces/mamba.
     """
     (batch, length, features), number = x.shape, a.shape[1]
     states = np.zeros((batch, features, number), x.dtype) if state is None else state.copy()
@@ -51,7 +51,7 @@ def ssd(x, delta, a, b, c, *, skip=None, state=None, real=None, chunk_size=None)
     """For each head and token: h = exp(delta a) h + delta b x^T, then y = c^T h + skip x.
 
     Shapes: x (B, H, L, d), delta (B, H, L), a and skip (H), b and c (B, G, L, N), state (B, H, N, d), real (B, L)
-    -> (B, H, L, d), (B, H, N, d). Source: Dao and Gu 2024 (Mamba-2), section 2.1.
+    -> (B, H, L, d), (B, H, N, d). Source: Dao and Gu 2024 (Mamba-2).
     """
     batch, heads, length, width = x.shape
     shared, number = heads // b.shape[1], b.shape[3]

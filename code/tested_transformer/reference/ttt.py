@@ -11,7 +11,7 @@ def ttt_linear(query, key, value, step_size, *, state=None, batch_size=16):
     """For each token W -= step_size k^T (k W0 - v), W0 being W where its mini-batch began; the output is q W.
 
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), step_size (B, H, L), state (B, H, d, dv) ->
-    (B, H, L, dv), (B, H, d, dv). Source: Sun et al. 2024 (TTT), sections 2.1 and 2.4.
+    (B, H, L, dv), (B, H, d, dv). Source: Sun et al. 2024 (TTT).
     """
     batch, heads, length, width = query.shape
     shape = (batch, heads, width, value.shape[-1])

@@ -121,7 +121,7 @@ class ZeroInWindow(ConvolutionFormula):
     rejected_by="padding does nothing",
     symptom="A text gets other logits beside a longer one than alone.",
     cause="The attention mask never reaches the convolution.",
-    seen="state-spaces/mamba issue 66; huggingface/transformers issue 31540",
+    seen="state-spaces/mamba issue 66; huggingface/transformers pull request 32677",
     of="short_convolution",
 )
 class PaddingEnters(ConvolutionFormula):
