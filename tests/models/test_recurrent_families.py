@@ -1,5 +1,7 @@
 """Language models without attention: Mamba, Mamba-2 and RWKV-4, as transformers has them; chunks, padding, contract."""
 
+import json
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ pytest.importorskip("transformers")
 
 import transformers as hf
 
-from hf_copies import PAD, assert_comes_back, loaded, padded
+from hf_copies import PAD, assert_comes_back, assert_read_whole, loaded, padded
 from same_numbers import assert_float32_same, in_dtype, shake
 from tested_transformer.data import pad
 from tested_transformer.generation.generate import generate
@@ -242,3 +244,56 @@ def test_a_model_of_ones_own_goes_to_transformers(kind, head, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(ours(ids), theirs(ids)[0], rtol=1e-4, atol=1e-5)
     assert from_pretrained(tmp_path).config == config
+
+
+# --- Real configurations --------------------------------------------------------------------------
+
+MAMBA = {
+    "architectures": ["MambaForCausalLM"], "bos_token_id": 0, "conv_kernel": 4, "eos_token_id": 0,
+    "expand": 2, "fused_add_norm": True, "hidden_act": "silu", "initializer_range": 0.1,
+    "layer_norm_epsilon": 1e-05, "model_type": "mamba", "pad_token_id": 0,
+    "pad_vocab_size_multiple": 8, "rescale_prenorm_residual": False, "residual_in_fp32": True,
+    "rms_norm": True, "state_size": 16, "time_step_floor": 0.0001,
+    "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001,
+    "time_step_scale": 1.0, "torch_dtype": "float32", "transformers_version": "4.39.0.dev0",
+    "use_bias": False, "use_cache": True, "use_conv_bias": True, "vocab_size": 50280,
+}  # fmt: skip
+REAL = {
+    "mamba-130m-hf": (
+        MAMBA | {
+            "d_inner": 1536, "d_model": 768, "hidden_size": 768, "intermediate_size": 1536,
+            "n_layer": 24, "num_hidden_layers": 24, "ssm_cfg": {}, "time_step_rank": 48,
+        },
+        129_135_360,
+    ),
+    "mamba-2.8b-hf": (
+        MAMBA | {
+            "hidden_size": 2560, "intermediate_size": 5120, "n_layer": 64,
+            "num_hidden_layers": 64, "time_step_rank": 160,
+        },
+        2_768_345_600,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_configurations_of_published_models(name, tmp_path):
+    """They are read whole, and have as many parameters as theirs."""
+    config, count = REAL[name]
+    assert_read_whole(config, count, tmp_path, hf.MambaForCausalLM)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        ("mamba", "hidden_act", "relu"), ("mamba", "rms_norm", False),
+        ("mamba", "time_step_rank", "full"), ("mamba2", "expand", 3),
+        ("mamba2", "time_step_limit", [0.0]), ("rwkv", "gate", True),
+    ],
+)  # fmt: skip
+def test_options_that_are_not_supported(kind, option, value, tmp_path):
+    small(kind).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {option: value}))
+    with pytest.raises(ValueError, match=f"config.json, {option}: expected"):
+        from_pretrained(tmp_path)
