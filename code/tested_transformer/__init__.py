@@ -55,6 +55,10 @@ PUBLIC = {
     "mixers.longformer": "longformer_attention",
     "mixers.longnet": "DilatedBranch LongNet longnet_attention",
     "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
+    "mixers.mamba": (
+        "associative_scan chunked_selective_scan parallel_selective_scan recurrent_selective_scan"
+    ),
+    "mixers.mamba2": "chunked_ssd parallel_ssd recurrent_ssd",
     "mixers.nystrom": "iterative_pinv landmark_weights nystrom_attention",
     "mixers.patterns": "make_part Part Pattern sparse_attention",
     "mixers.performer": (
@@ -64,6 +68,11 @@ PUBLIC = {
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
     ),
+    "mixers.rwkv": "chunked_wkv parallel_wkv recurrent_wkv",
+    "mixers.state_space": (
+        "convolved_state_space discretize recurrent_state_space s4d_lin state_space_kernel"
+    ),
+    "mixers.ttt": "dual_ttt InnerNorm primal_ttt",
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
@@ -87,15 +96,20 @@ PUBLIC = {
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.recurrent_memory": "read_by_segments RecurrentMemory",
+    "layers.recurrent_state": "RecurrentState",
     "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
+    "layers.rwkv": "ChannelMix TimeMix token_shift",
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
+    "layers.selective_state_space": "SelectiveStateSpace",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
+    "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
+    "layers.state_space_duality": "StateSpaceDuality",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
@@ -105,11 +119,16 @@ PUBLIC = {
     "models.gpt_oss": "GptOss GptOssConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
+    "models.mamba": "Mamba Mamba2 Mamba2Config MambaConfig",
     "models.mpt": "Mpt MptConfig",
     "models.parallel": "ParallelLanguageModel ParallelLanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
+    "models.recurrent_language_model": (
+        "RecurrentLanguageModel RecurrentLanguageModelConfig"
+    ),
     "models.bert": "Bert BertConfig",
     "models.roformer": "RoFormer RoFormerConfig",
+    "models.rwkv": "Rwkv RwkvConfig",
     "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.transformer_xl": "TransformerXL TransformerXLConfig",

@@ -51,6 +51,7 @@ from .positions import (
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
+from .rwkv import wkv
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
     additive_scores,
@@ -74,6 +75,7 @@ from .speculative import (
     speculative_distribution,
     target_distribution,
 )
+from .state_spaces import selective_scan, short_convolution, ssd
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -89,6 +91,7 @@ from .subwords import (
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
+from .ttt import ttt_linear
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -202,13 +205,16 @@ __all__ = [
     "sampled_from",
     "scaled_scores",
     "segmented_embedding",
+    "selective_scan",
     "self_attention",
     "shift_matrix",
+    "short_convolution",
     "sink_attention",
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
     "speculative_distribution",
+    "ssd",
     "stack",
     "strided_mask",
     "swiglu",
@@ -221,8 +227,10 @@ __all__ = [
     "top_p",
     "transformer",
     "transformer_xl_attention",
+    "ttt_linear",
     "weighted_sum",
     "window_mask",
+    "wkv",
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
