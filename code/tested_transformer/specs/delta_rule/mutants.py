@@ -288,7 +288,7 @@ class DecayBetweenChunks(ChunkFormula):
 
 @mistake(
     "the changes are not decayed to the end of the chunk",
-    rejected_by="the state is that of all tokens so far",
+    rejected_by="the output is the scaled query's reading of the new state",
     symptom="The first chunk is right, all others are not.",
     cause="The new state adds K^T U, where each token's part must be decayed to the chunk's last token.",
     seen="the same in Jamie-Stirling/RetNet issue 10",

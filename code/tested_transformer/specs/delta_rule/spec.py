@@ -176,6 +176,7 @@ def _share(run: Run, case: Case) -> Problem | None:
 def _forgets_first(run: Run, case: Case) -> Problem | None:
     """One token whose decay is nearly 0, after a state of 1: what remains is what it writes on an empty one."""
     first = {name: case.arguments[name][:, :, :1] for name in NAMES}
+    first["key"] = _unit_key(case)[:, :, :1]
     k, v = first["key"][:, :, 0, :, None], first["value"][:, :, 0, None]
     first["log_decay"] = np.full(
         first["query"].shape[: case.arguments["log_decay"].ndim], NOTHING_LEFT
@@ -202,6 +203,7 @@ def _reads_new_state(run: Run, case: Case) -> Problem | None:
 def _third_token(run: Run, case: Case) -> Problem | None:
     """Nearly equal keys and a beta of 1: every correction is corrected by those after it."""
     key = 0.8 * _unit_key(case) + 0.2 * case.arguments["key"]
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
     changes = {"key": key, "beta": np.ones_like(case.arguments["beta"]), **_without_decay(case)}
     expected, slack = run.expected(case, **changes)
     got, _ = _outputs(run, case, **changes)
@@ -331,7 +333,7 @@ DELTA_RULE = Spec(
             "equals the recurrence from the third token on",
             "The changes of a chunk depend on each other: solve the triangular system, all orders of it.",
             _third_token,
-            when=lambda case: _length(case) > 2 and not case.is_empty,
+            when=lambda case: _length(case) > 2 and _alone(case),
         ),
         Check(
             "the state is that of all tokens so far",
