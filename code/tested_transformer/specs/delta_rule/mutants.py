@@ -64,7 +64,6 @@ class NothingSubtracted(DeltaFormula):
     symptom="Writing one pair erases a share of all others.",
     cause="S + beta (k v^T - S) moves the whole state. The delta rule subtracts k k^T S: only what is stored "
     "under this key.",
-    seen="printed as the delta rule in a blog on linear attention",
 )
 class WholeStateFades(DeltaFormula):
     def after(self, state, k, v, b, decay):

@@ -58,7 +58,6 @@ class LinearFormula(Formula):
     rejected_by="the weights sum to 1",
     symptom="Outputs grow with the number of tokens.",
     cause="phi(q)^T S is returned as it is; it must be divided by phi(q) . z, the sum of the scores.",
-    seen="a blog's listing: dawoodsarfraz.github.io, 20-11-2025",
 )
 class NoNormalizer(LinearFormula):
     def divided(self, output, q, k, normalize):
