@@ -144,7 +144,7 @@ class KeyScaled(DeltaFormula):
 
 @mistake(
     "the rule normalizes the keys",
-    rejected_by="equals the reference",
+    rejected_by="the state is that of all tokens so far",
     symptom="Right for layers that normalize their keys; wrong for a rule that is given other ones.",
     cause="The key is divided by its norm inside the rule: that belongs to the layer.",
 )

@@ -337,7 +337,7 @@ DELTA_RULE = Spec(
         ),
         Check(
             "the state is that of all tokens so far",
-            "Each change decayed by the tokens after it.",
+            "Each change stands under its key as it was given, decayed by the tokens after it.",
             _new_state,
             when=_alone,
         ),
