@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import elu, pad
 
 from tested_transformer.exercises.ch18_core import positions_of
+from tested_transformer.exercises.ch18_pages import to_halves
 from tested_transformer.exercises.ch18_scaled import dynamic_base
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
@@ -100,6 +101,29 @@ def times(lengths, base, d, trained, factor):
 def inverted(lengths, base, d, trained, factor):
     stretch = factor * lengths.clamp(min=trained).double() / trained - (factor - 1)
     return base * stretch ** ((d - 2) / d)
+
+
+# --- From interleaved to halves -------------------------------------------------------------------
+
+right("ch18.to_halves", "by three axes")(to_halves)
+
+
+@right("ch18.to_halves", "evens, then odds, of each head")
+def evens_then_odds(weight, num_heads):
+    heads = weight.chunk(num_heads)
+    return torch.cat([torch.cat((head[0::2], head[1::2])) for head in heads])
+
+
+@right("ch18.to_halves", "the line of a conversion script")
+def as_in_transformers(weight, num_heads):
+    rows, columns = weight.shape
+    pairs = weight.view(num_heads, rows // num_heads // 2, 2, columns)
+    return pairs.transpose(1, 2).reshape(rows, columns)
+
+
+@wrong("ch18.to_halves", "the columns in place of the rows")
+def columns_permuted(weight, num_heads):
+    return torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)
 
 
 # --- The relative shift ---------------------------------------------------------------------------
