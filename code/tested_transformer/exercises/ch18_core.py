@@ -117,7 +117,9 @@ def _unpadded(run: Run, case: Case) -> Problem | None:
     real = np.ones((2, 6), dtype=bool)
     real[0, :2] = real[1, :1] = False
     wanted = np.array([[0, 0, 0, 1, 2, 3], [0, 0, 1, 2, 3, 4]])
-    return compare(wanted, run.value(case, real=real), 0.0, "with padding on the left, the positions")
+    return compare(
+        wanted, run.value(case, real=real), 0.0, "with padding on the left, the positions"
+    )
 
 
 def _from_zero(run: Run, case: Case) -> Problem | None:

@@ -128,8 +128,10 @@ SHIFT = RELATIVE_SHIFT.narrowed(
 )
 
 _WHOLE = INFINI_ATTENTION.narrowed(
-    lambda case: not case.is_empty
-    and case.arguments.keys() <= {"query", "key", "value", "gate", "segment_length"},
+    lambda case: (
+        not case.is_empty
+        and case.arguments.keys() <= {"query", "key", "value", "gate", "segment_length"}
+    ),
     name="ch18.infini_attention",
     statement="infini_attention(query, key, value, gate, *, segment_length) -> (output, memory, normalizer). Segment by "
     "segment, with f(x) = ELU(x) + 1: output = sigmoid(gate) f(q) memory / (f(q) . normalizer) + (1 - sigmoid(gate)) causal "
@@ -141,7 +143,8 @@ _WHOLE = INFINI_ATTENTION.narrowed(
     points=3,
 )
 MEMORY = replace(  # the exercise takes no memory
-    _WHOLE, checks=[each for each in _WHOLE.checks if each.name != "a call in two parts is one call"]
+    _WHOLE,
+    checks=[each for each in _WHOLE.checks if each.name != "a call in two parts is one call"],
 )
 
 ORDERS = PERMUTATION_MASKS.narrowed(

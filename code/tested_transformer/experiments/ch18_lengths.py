@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache as remember
+from itertools import pairwise
 
 import torch
 from jaxtyping import Int
@@ -78,7 +79,7 @@ def counted_right(logits: Tensor, ids: Tensor, labels: Tensor) -> float:
     numbers = []
     for row, is_right in zip(ids.tolist(), right.tolist(), strict=True):
         ends = [i for i, token in enumerate(row) if token == comma]
-        for before, end in zip(ends, ends[1:], strict=False):
+        for before, end in pairwise(ends):
             if before + 1 >= half:
                 numbers.append(all(is_right[before:end]))
     return sum(numbers) / len(numbers)
