@@ -8,6 +8,9 @@ __version__ = "0.1.0"
 # that `attention` needs neither matplotlib nor the Specs.
 PUBLIC = {
     "functional.attention": "attention",
+    "functional.balance": (
+        "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
+    ),
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -78,7 +81,7 @@ PUBLIC = {
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
     "layers.lsh_attention": "LshAttention",
-    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
+    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts record_router_logits",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.nystrom": "NystromAttention",

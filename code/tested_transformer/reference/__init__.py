@@ -30,7 +30,15 @@ from .masks import (
     prefix_mask,
     window_mask,
 )
-from .moe import clamped_swiglu, expert_routing, mixture_of_experts
+from .moe import (
+    balance_bias_step,
+    balance_loss,
+    clamped_swiglu,
+    expert_routing,
+    mixture_of_experts,
+    router_z_loss,
+    within_capacity,
+)
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
@@ -103,6 +111,8 @@ __all__ = [
     "attention",
     "audio_positions",
     "audio_stem",
+    "balance_bias_step",
+    "balance_loss",
     "batch_norm",
     "bend",
     "bert_words",
@@ -199,6 +209,7 @@ __all__ = [
     "retention",
     "rms_norm",
     "rotary_attention",
+    "router_z_loss",
     "sampled_from",
     "scaled_scores",
     "segmented_embedding",
@@ -223,6 +234,7 @@ __all__ = [
     "transformer_xl_attention",
     "weighted_sum",
     "window_mask",
+    "within_capacity",
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
