@@ -30,6 +30,11 @@ PUBLIC = {
         "predicted_centers reinforce_loss"
     ),
     "functional.sinks": "sink_attention",
+    "functional.splines": "bspline_basis fit_spline uniform_knots",
+    "functional.ternary": (
+        "bit_linear pack_ternary quantize_activations quantize_ternary Quantized straight_through "
+        "unpack_ternary"
+    ),
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
@@ -67,6 +72,7 @@ PUBLIC = {
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
     ),
+    "layers.bit_linear": "BitLinear PackedBitLinear",
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
@@ -76,6 +82,7 @@ PUBLIC = {
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
+    "layers.kan": "KANFeedForward KANLayer",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.linformer": "LinformerAttention",
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",

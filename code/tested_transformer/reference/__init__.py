@@ -82,6 +82,7 @@ from .speculative import (
     speculative_distribution,
     target_distribution,
 )
+from .splines import bspline_basis, kan_layer
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -94,6 +95,7 @@ from .subwords import (
     word_piece_vocabulary,
     word_pieces,
 )
+from .ternary import bit_linear, pack_ternary
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
@@ -118,7 +120,9 @@ __all__ = [
     "bert_words",
     "big_bird_attention",
     "bilinear_scores",
+    "bit_linear",
     "block_tables",
+    "bspline_basis",
     "byte_bpe_merges",
     "byte_bpe_text",
     "byte_bpe_tokens",
@@ -160,6 +164,7 @@ __all__ = [
     "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
+    "kan_layer",
     "kernel_regression",
     "key_value_index",
     "latent_attention",
@@ -190,6 +195,7 @@ __all__ = [
     "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
+    "pack_ternary",
     "padding_mask",
     "padding_mask_from_tokens",
     "paged_attention",
