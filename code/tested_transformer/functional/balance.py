@@ -22,7 +22,7 @@ def expert_counts(
 
     Shapes: experts (*tokens, k) -> (E).
     Raises: TypeError or ValueError that name the argument.
-    Source: Wang et al. 2024, algorithm 1.
+    Source: Wang et al. 2024.
 
     >>> import torch
     >>> expert_counts(torch.tensor([[0, 2], [2, 3]]), 4)
@@ -71,7 +71,7 @@ def router_z_loss(
 
     Shapes: logits (*tokens, E), real (*tokens) -> (), in at least float32.
     Raises: TypeError or ValueError that name the argument.
-    Source: Zoph et al. 2022 (ST-MoE), equation 5.
+    Source: Zoph et al. 2022 (ST-MoE).
 
     >>> import torch
     >>> router_z_loss(torch.zeros(3, 8))  # (ln 8) squared
@@ -91,7 +91,7 @@ def balance_bias_step(
 
     Shapes: bias and counts (E) -> (E).
     Raises: TypeError or ValueError that name the argument.
-    Source: Wang et al. 2024, algorithm 1; DeepSeek-AI 2024 (DeepSeek-V3), section 2.1.2.
+    Source: Wang et al. 2024; DeepSeek-AI 2024 (DeepSeek-V3), section 2.1.2.
 
     >>> import torch
     >>> balance_bias_step(torch.zeros(3), torch.tensor([9, 0, 3]), 0.1)
@@ -111,7 +111,7 @@ def within_capacity(
 
     Shapes: experts (T, k) -> (T, k), True where the expert has room.
     Raises: TypeError or ValueError that name the argument.
-    Source: Lepikhin et al. 2021 (GShard), algorithm 1; Fedus et al. 2022 (Switch Transformer), equation 3.
+    Source: Lepikhin et al. 2021 (GShard); Fedus et al. 2022 (Switch Transformer).
 
     >>> import torch
     >>> within_capacity(torch.tensor([[0, 1], [0, 1], [1, 0]]), 2)

@@ -23,7 +23,7 @@ def uniform_knots(
 
     Shapes: (grid_size + 2 degree + 1), float64.
     Raises: TypeError or ValueError that name the argument.
-    Source: Liu et al. 2024 (KAN), section 2.4.
+    Source: Liu et al. 2024 (KAN).
 
     >>> uniform_knots(2, 1).tolist()
     [-2.0, -1.0, 0.0, 1.0, 2.0]
@@ -45,7 +45,7 @@ def bspline_basis(
 
     Shapes: x (*batch), knots (n), in rising order -> (*batch, n - 1 - degree).
     Raises: TypeError or ValueError that name the argument.
-    Source: de Boor 1978, chapter 10; Liu et al. 2024 (KAN), section 2.2.
+    Source: de Boor 1978; Liu et al. 2024 (KAN).
 
     >>> import torch
     >>> bspline_basis(torch.tensor([0.25]), torch.tensor([0.0, 1.0, 2.0, 3.0]), 1)
@@ -74,7 +74,7 @@ def fit_spline(
 
     Shapes: x (T), y (T, F), knots (n) -> (n - 1 - degree, F).
     Raises: TypeError or ValueError that name the argument.
-    Source: Liu et al. 2024 (KAN), section 2.4, grid extension.
+    Source: Liu et al. 2024 (KAN), grid extension.
     """
     bumps = bspline_basis(x.double(), knots.double(), degree)  # T m
     return torch.linalg.lstsq(bumps, y.double(), driver="gelsd").solution.to(y)

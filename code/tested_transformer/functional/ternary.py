@@ -43,7 +43,7 @@ def quantize_ternary(weight: Float[Tensor, "*shape"]) -> Quantized:
 
     Shapes: any -> values of the same shape, scale (). In at least float32.
     Raises: TypeError or ValueError that name the argument.
-    Source: Ma et al. 2024 (BitNet b1.58), section 2, equations 1 to 3; transformers' WeightQuant.
+    Source: Ma et al. 2024 (BitNet b1.58); transformers' WeightQuant.
 
     >>> import torch
     >>> quantize_ternary(torch.tensor([0.2, -0.9, 1.6, 0.5]))
@@ -60,7 +60,7 @@ def quantize_activations(x: Float[Tensor, "*batch D"]) -> Quantized:
 
     Shapes: (*batch, D) -> values (*batch, D), scale (*batch, 1). In at least float32.
     Raises: TypeError or ValueError that name the argument.
-    Source: Ma et al. 2024 (BitNet b1.58), section 2; transformers' ActQuant.
+    Source: Ma et al. 2024 (BitNet b1.58); transformers' ActQuant.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = 127 / x.abs().amax(-1, keepdim=True).clamp(min=LEAST)
@@ -92,7 +92,7 @@ def bit_linear(
 
     Shapes: x (*batch, D), weight (F, D), bias (F) -> (*batch, F).
     Raises: TypeError or ValueError that name the argument.
-    Source: Ma et al. 2024 (BitNet b1.58), section 2; transformers' AutoBitLinear with online_quant.
+    Source: Ma et al. 2024 (BitNet b1.58); transformers' AutoBitLinear with online_quant.
     """
     ternary = straight_through(weight, quantize_ternary(weight).dequantized().to(weight.dtype))
     inputs = straight_through(x, quantize_activations(x).dequantized().to(x.dtype))

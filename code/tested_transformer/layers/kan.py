@@ -21,7 +21,7 @@ class KANLayer(nn.Module):
 
     Shapes: (*batch, D) -> (*batch, F).
     Raises: TypeError or ValueError that name the argument.
-    Source: Liu et al. 2024 (KAN), equations 2.10 to 2.12; KindXiaoming/pykan.
+    Source: Liu et al. 2024 (KAN); KindXiaoming/pykan.
     """
 
     @checked
@@ -79,7 +79,7 @@ class KANFeedForward(nn.Sequential):
 
     Shapes: (*batch, D) -> (*batch, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Liu et al. 2024 (KAN), section 2.2, equation 2.7.
+    Source: Liu et al. 2024 (KAN).
     """
 
     @checked

@@ -93,7 +93,7 @@ def balance_loss(logits, num_chosen, *, real=None):
 
 
 def router_z_loss(logits, *, real=None):
-    """The mean of (log sum exp)^2. Shapes: logits (*tokens, E), real (*tokens) -> (). Source: ST-MoE, equation 5."""
+    """The mean of (log sum exp)^2. Shapes: logits (*tokens, E), real (*tokens) -> (). Source: ST-MoE."""
     logits = _wide(logits)
     tokens = [t for t in np.ndindex(logits.shape[:-1]) if real is None or real[t]]
     shifts = [max(logits[token]) for token in tokens]
@@ -112,7 +112,7 @@ def balance_bias_step(bias, counts, rate):
 def within_capacity(experts, capacity):
     """Rank by rank, token by token: an expert takes a token while it has room.
 
-    Shapes: (T, k) -> (T, k), True where it is taken. Source: GShard, algorithm 1.
+    Shapes: (T, k) -> (T, k), True where it is taken. Source: GShard.
     """
     taken, room = np.zeros(experts.shape, bool), {}
     for rank in range(experts.shape[1]):

@@ -8,7 +8,7 @@ from .attention import _wide
 
 
 def bump(x, knots, number, degree):
-    """The value of one bump at one x. Source: de Boor 1978, chapter 10."""
+    """The value of one bump at one x. Source: de Boor 1978."""
     if degree == 0:
         return 1.0 * (knots[number] <= x < knots[number + 1])
     left, right = knots[number], knots[number + degree + 1]
@@ -29,7 +29,7 @@ def bspline_basis(x, knots, degree):
 
 def kan_layer(x, base, coefficients, knots, degree):
     """For each output the sum over the inputs of w silu(x) and of a spline. Shapes: x (*batch, D), base (F, D),
-    coefficients (F, D, m), knots (n) -> (*batch, F). Source: KAN, equations 2.10 to 2.12."""
+    coefficients (F, D, m), knots (n) -> (*batch, F). Source: KAN."""
     x, base, coefficients, knots = map(_wide, (x, base, coefficients, knots))
     output = np.zeros((*x.shape[:-1], len(base)), x.dtype)
     for *token, j in np.ndindex(output.shape):

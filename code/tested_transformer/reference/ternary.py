@@ -10,7 +10,7 @@ from .attention import _wide
 def bit_linear(x, weight, bias=None):
     """Ternary weights times inputs of 8 bits: whole numbers are summed, and divided by two scales.
 
-    Shapes: x (*batch, D), weight (F, D), bias (F) -> (*batch, F). Source: BitNet b1.58, section 2.
+    Shapes: x (*batch, D), weight (F, D), bias (F) -> (*batch, F). Source: BitNet b1.58.
     """
     x, weight = _wide(x), _wide(weight)
     mean = max(sum(abs(w) for w in weight.flat) / weight.size, 1e-5)
