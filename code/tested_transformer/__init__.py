@@ -11,6 +11,7 @@ PUBLIC = {
     "functional.balance": (
         "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
     ),
+    "functional.differential": "differential_attention differential_lambda_init",
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -77,6 +78,7 @@ PUBLIC = {
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",

@@ -12,6 +12,7 @@ from .attention import (
     weighted_sum,
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
@@ -134,6 +135,7 @@ __all__ = [
     "clustered_attention",
     "content_scores",
     "cross_entropy",
+    "differential_attention",
     "document_mask",
     "dot",
     "dynamic_convolution",
