@@ -8,13 +8,14 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from ..analysis.parallel_costs import Messages
 from ..data import Vocabulary, make_batch, number_pair
 from ..minimal import Transformer
 from ..special_tokens import PAD
 
 __all__ = [
     "EQUAL", "RAGGED", "accumulated_gradient", "accumulated_gradients", "all_reduce", "average_gradients",
-    "batch", "gradient_alone", "mean_loss", "new_model", "summed_loss", "train_alone", "train_by_hand",
+    "batch", "bytes_sent", "gradient_alone", "mean_loss", "new_model", "summed_loss", "train_alone", "train_by_hand",
     "train_with_ddp",
 ]  # fmt: skip
 
@@ -115,6 +116,15 @@ def train_alone(steps, scale=1.0, optimizer=torch.optim.AdamW, lr=0.01):
         (scale * mean_loss(model, EQUAL)).backward()
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
+
+
+def bytes_sent():
+    """What this worker sends in one step of `train_by_hand`, counted."""
+    model = new_model(seed=0)
+    mean_loss(model, EQUAL).backward()
+    with Messages() as messages:
+        average_gradients(model)
+    return messages.total
 
 
 # --- Micro-batches of different lengths -----------------------------------------------------------
