@@ -13,12 +13,6 @@ from ..data import Vocabulary, make_batch, number_pair
 from ..minimal import Transformer
 from ..special_tokens import PAD
 
-__all__ = [
-    "EQUAL", "RAGGED", "accumulated_gradient", "accumulated_gradients", "all_reduce", "average_gradients",
-    "batch", "bytes_sent", "gradient_alone", "mean_loss", "new_model", "summed_loss", "train_alone", "train_by_hand",
-    "train_with_ddp",
-]  # fmt: skip
-
 EQUAL = (21, 32, 43, 54, 65, 76, 87, 98)  # "twenty one", ...: three target tokens each, with EOS
 RAGGED = (7, 20, 84, 5, 61, 342, 765, 123_456)  # two per worker: 2 target tokens to 12
 PAIRS = [number_pair([number]) for number in (*range(1, 100), 999_999)]  # every word of every number
