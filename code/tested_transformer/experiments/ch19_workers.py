@@ -15,7 +15,9 @@ from ..special_tokens import PAD
 
 EQUAL = (21, 32, 43, 54, 65, 76, 87, 98)  # "twenty one", ...: three target tokens each, with EOS
 RAGGED = (7, 20, 84, 5, 61, 342, 765, 123_456)  # two per worker: 2 target tokens to 12
-PAIRS = [number_pair([number]) for number in (*range(1, 100), 999_999)]  # every word of every number
+PAIRS = [
+    number_pair([number]) for number in (*range(1, 100), 999_999)
+]  # every word of every number
 SOURCE = Vocabulary.of(pair.source for pair in PAIRS)
 TARGET = Vocabulary.of(pair.target for pair in PAIRS)
 
