@@ -13,6 +13,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from ..analysis.parallel_costs import Messages
 from ..distributed.data_parallel import indices_of_worker
 from ..distributed.sharded import load_sharded, save_sharded
 
@@ -71,6 +72,15 @@ def watch():
     return whole, [*counts, held(model)]
 
 
+def bytes_sent():
+    """What this worker sends in a forward and a backward pass."""
+    model = new_model()
+    shard(model)
+    with Messages() as messages:
+        model(data()[0]).sum().backward()
+    return messages.total
+
+
 # --- Training -------------------------------------------------------------------------------------
 
 
@@ -80,12 +90,12 @@ def norm_of_own_shards(model):
     return torch.cat(parts).norm().item()
 
 
-def train(folder, first, last, dies_at=None):
+def train(folder, first, last, dies_at=None, victim=1):
     """Steps `first` to `last - 1`, from the checkpoint if there is one; parameters, and norms.
 
     Norms: in each step that of the whole gradient, and that of this worker's shards.
 
-    dies_at: the step in which worker 1 is killed.
+    dies_at: the step in which the worker `victim` is killed.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     model, (x, y) = new_model(), data()
@@ -101,7 +111,7 @@ def train(folder, first, last, dies_at=None):
         own_norm = norm_of_own_shards(model)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # of all workers' shards
         norms.append((norm.full_tensor().item(), own_norm))
-        if step == dies_at and rank == 1:
+        if step == dies_at and rank == victim:
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         save_sharded(Path(folder, "checkpoint"), model, optimizer)
