@@ -86,8 +86,8 @@ from .speculative import (
     speculative_distribution,
     target_distribution,
 )
-from .state_spaces import selective_scan, short_convolution, ssd
 from .splines import bspline_basis, kan_layer
+from .state_spaces import selective_scan, short_convolution, ssd
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -253,8 +253,8 @@ __all__ = [
     "ttt_linear",
     "weighted_sum",
     "window_mask",
-    "wkv",
     "within_capacity",
+    "wkv",
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
