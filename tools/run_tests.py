@@ -36,6 +36,7 @@ NO_NOTEBOOKS = ["-p", "no:nbval"]
 TWO = ["-n", "2", "--dist", "loadgroup"]  # what shares something slow to make is one group
 UNIT = [*PYTEST, *NO_NOTEBOOKS, *TWO, "--ignore=tests/browser", "--ignore=tests/gpu"]
 ALL = ["tests"]
+PLAIN = "plain_types"  # the mark of the tests that run without checks of shapes
 # Modules whose signatures are not checked while the tests run. The first three check the others' and have
 # no shape in a signature of their own. The reference, the Specs and the exercises work on NumPy arrays in
 # Python loops, where a check at every call would multiply the time.
@@ -145,7 +146,7 @@ def shapes_checked() -> str:
 def with_plain_types() -> list[str]:
     """The files that hold a test of plain types: the others need not be read again to find none."""
     files = (ROOT / "tests").rglob("test_*.py")
-    found = [path for path in files if "plain_types" in path.read_text(encoding="utf-8")]
+    found = [path for path in files if PLAIN in path.read_text(encoding="utf-8")]
     return [path.relative_to(ROOT).as_posix() for path in sorted(found)]
 
 
@@ -162,8 +163,8 @@ def steps(fast: bool) -> list[Step]:
         return [*tests, Step("unit tests", [*UNIT, *ALL, "-m", "not slow"])]
     tests += [
         Step("unit tests, shapes checked",
-             [*UNIT, *ALL, shapes_checked(), "-m", "not plain_types"]),
-        Step("unit tests, plain types", [*UNIT, *with_plain_types(), "-m", "plain_types"]),
+             [*UNIT, *ALL, shapes_checked(), "-m", f"not {PLAIN}"]),
+        Step("unit tests, plain types", [*UNIT, *with_plain_types(), "-m", PLAIN]),
     ]  # fmt: skip
     tests += [
         Step("flash kernels, interpreted", [*PYTEST, *NO_NOTEBOOKS, *TWO, "tests/gpu"],
