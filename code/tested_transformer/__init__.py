@@ -41,6 +41,7 @@ PUBLIC = {
     "positions.t5_buckets": "t5_buckets T5Positions",
     "positions.xpos": "apply_xpos XPos",
     "mixers.clustered": "cluster_queries clustered_attention improved_clustered_attention",
+    "mixers.delta_rule": "chunked_delta_rule parallel_delta_rule recurrent_delta_rule",
     "mixers.dynamic_convolution": "dynamic_convolution",
     "mixers.fixed_patterns": (
         "Atrous attention_per_head Blocks fixed_pattern Local Merged strided_pattern Summaries"
@@ -52,6 +53,9 @@ PUBLIC = {
     ),
     "mixers.infini_attention": "infini_attention",
     "mixers.linformer": "linformer_attention",
+    "mixers.linear_attention": (
+        "chunked_linear_attention elu_plus_one parallel_linear_attention recurrent_linear_attention"
+    ),
     "mixers.longformer": "longformer_attention",
     "mixers.longnet": "DilatedBranch LongNet longnet_attention",
     "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
@@ -78,6 +82,7 @@ PUBLIC = {
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_delta_net": "causal_convolution GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",

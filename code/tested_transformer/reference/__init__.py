@@ -12,12 +12,14 @@ from .attention import (
     weighted_sum,
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .delta_rule import delta_rule
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
+from .linear_attention import linear_attention
 from .log_mel import log_mel, mel_band
 from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
 from .lsh import lsh_attention, lsh_buckets
@@ -123,6 +125,7 @@ __all__ = [
     "clustered_attention",
     "content_scores",
     "cross_entropy",
+    "delta_rule",
     "document_mask",
     "dot",
     "dynamic_convolution",
@@ -159,6 +162,7 @@ __all__ = [
     "layer_norm",
     "lightning_indexer",
     "linear",
+    "linear_attention",
     "linformer_attention",
     "local_attention",
     "local_weights",
