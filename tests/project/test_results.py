@@ -48,6 +48,7 @@ def test_no_row_stands_twice(name):
         "variant",
         "without",
         "method",
+        "mixer",
         "heads",
         "steps",
         "lr",
