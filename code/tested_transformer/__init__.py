@@ -8,6 +8,10 @@ __version__ = "0.1.0"
 # that `attention` needs neither matplotlib nor the Specs.
 PUBLIC = {
     "functional.attention": "attention",
+    "functional.balance": (
+        "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
+    ),
+    "functional.differential": "differential_attention differential_lambda_init",
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -27,6 +31,11 @@ PUBLIC = {
         "predicted_centers reinforce_loss"
     ),
     "functional.sinks": "sink_attention",
+    "functional.splines": "bspline_basis fit_spline uniform_knots",
+    "functional.ternary": (
+        "bit_linear pack_ternary quantize_activations quantize_ternary Quantized straight_through "
+        "unpack_ternary"
+    ),
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
@@ -77,22 +86,25 @@ PUBLIC = {
         "convolved_state_space discretize recurrent_state_space s4d_lin state_space_kernel"
     ),
     "mixers.ttt": "dual_ttt InnerNorm primal_ttt",
+    "layers.bit_linear": "BitLinear PackedBitLinear",
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_delta_net": "causal_convolution GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
+    "layers.kan": "KANFeedForward KANLayer",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.linformer": "LinformerAttention",
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
     "layers.lsh_attention": "LshAttention",
-    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
+    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts record_router_logits",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.nystrom": "NystromAttention",

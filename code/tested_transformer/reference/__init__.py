@@ -13,6 +13,7 @@ from .attention import (
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .delta_rule import delta_rule
+from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
@@ -32,7 +33,15 @@ from .masks import (
     prefix_mask,
     window_mask,
 )
-from .moe import clamped_swiglu, expert_routing, mixture_of_experts
+from .moe import (
+    balance_bias_step,
+    balance_loss,
+    clamped_swiglu,
+    expert_routing,
+    mixture_of_experts,
+    router_z_loss,
+    within_capacity,
+)
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
@@ -77,6 +86,7 @@ from .speculative import (
     speculative_distribution,
     target_distribution,
 )
+from .splines import bspline_basis, kan_layer
 from .state_spaces import selective_scan, short_convolution, ssd
 from .subwords import (
     bert_words,
@@ -90,6 +100,7 @@ from .subwords import (
     word_piece_vocabulary,
     word_pieces,
 )
+from .ternary import bit_linear, pack_ternary
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
@@ -108,12 +119,16 @@ __all__ = [
     "attention",
     "audio_positions",
     "audio_stem",
+    "balance_bias_step",
+    "balance_loss",
     "batch_norm",
     "bend",
     "bert_words",
     "big_bird_attention",
     "bilinear_scores",
+    "bit_linear",
     "block_tables",
+    "bspline_basis",
     "byte_bpe_merges",
     "byte_bpe_text",
     "byte_bpe_tokens",
@@ -126,6 +141,7 @@ __all__ = [
     "content_scores",
     "cross_entropy",
     "delta_rule",
+    "differential_attention",
     "document_mask",
     "dot",
     "dynamic_convolution",
@@ -156,6 +172,7 @@ __all__ = [
     "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
+    "kan_layer",
     "kernel_regression",
     "key_value_index",
     "latent_attention",
@@ -187,6 +204,7 @@ __all__ = [
     "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
+    "pack_ternary",
     "padding_mask",
     "padding_mask_from_tokens",
     "paged_attention",
@@ -206,6 +224,7 @@ __all__ = [
     "retention",
     "rms_norm",
     "rotary_attention",
+    "router_z_loss",
     "sampled_from",
     "scaled_scores",
     "segmented_embedding",
@@ -234,6 +253,7 @@ __all__ = [
     "ttt_linear",
     "weighted_sum",
     "window_mask",
+    "within_capacity",
     "wkv",
     "word_piece_vocabulary",
     "word_pieces",
