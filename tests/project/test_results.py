@@ -49,6 +49,7 @@ def test_no_row_stands_twice(name):
         "without",
         "method",
         "scheme",
+        "mixer",
         "heads",
         "steps",
         "lr",
