@@ -12,6 +12,7 @@ from .attention import (
     weighted_sum,
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .delta_rule import delta_rule
 from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
@@ -19,6 +20,7 @@ from .global_patterns import big_bird_attention, dynamic_convolution, longformer
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
+from .linear_attention import linear_attention
 from .log_mel import log_mel, mel_band
 from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
 from .lsh import lsh_attention, lsh_buckets
@@ -60,6 +62,7 @@ from .positions import (
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
+from .rwkv import wkv
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
     additive_scores,
@@ -84,6 +87,7 @@ from .speculative import (
     target_distribution,
 )
 from .splines import bspline_basis, kan_layer
+from .state_spaces import selective_scan, short_convolution, ssd
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -100,6 +104,7 @@ from .ternary import bit_linear, pack_ternary
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
+from .ttt import ttt_linear
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -135,6 +140,7 @@ __all__ = [
     "clustered_attention",
     "content_scores",
     "cross_entropy",
+    "delta_rule",
     "differential_attention",
     "document_mask",
     "dot",
@@ -173,6 +179,7 @@ __all__ = [
     "layer_norm",
     "lightning_indexer",
     "linear",
+    "linear_attention",
     "linformer_attention",
     "local_attention",
     "local_weights",
@@ -221,13 +228,16 @@ __all__ = [
     "sampled_from",
     "scaled_scores",
     "segmented_embedding",
+    "selective_scan",
     "self_attention",
     "shift_matrix",
+    "short_convolution",
     "sink_attention",
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
     "speculative_distribution",
+    "ssd",
     "stack",
     "strided_mask",
     "swiglu",
@@ -240,9 +250,11 @@ __all__ = [
     "top_p",
     "transformer",
     "transformer_xl_attention",
+    "ttt_linear",
     "weighted_sum",
     "window_mask",
     "within_capacity",
+    "wkv",
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
