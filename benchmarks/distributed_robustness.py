@@ -32,7 +32,9 @@ def killed_run(step: int, rank: int) -> list[torch.Tensor]:
             run_workers(workers.train, folder, 0, STEPS, step, rank, timeout=LIMIT)
         except WorkerError as error:
             if f"worker {rank} of 4 ended: SIGKILL" not in str(error):
-                raise RuntimeError(f"killed {rank} in step {step}, and was told: {error}") from error
+                raise RuntimeError(
+                    f"killed {rank} in step {step}, and was told: {error}"
+                ) from error
         else:
             raise RuntimeError(f"worker {rank} was to be killed in step {step}, and the run ended")
         return run_workers(workers.train, folder, step, STEPS, timeout=LIMIT)[0][0]
@@ -56,7 +58,9 @@ def main(runs: int) -> int:
         verdict = "the same numbers" if same else "OTHER NUMBERS"
         print(f"run {number + 1}: worker {rank} killed in step {step}: {verdict}", flush=True)
     seconds = time.monotonic() - began
-    print(f"{runs} killed and {runs} undisturbed runs, {differ} differ, {seconds:.0f} s, slowest {slowest:.0f} s")
+    print(
+        f"{runs} killed and {runs} undisturbed runs, {differ} differ, {seconds:.0f} s, slowest {slowest:.0f} s"
+    )
     return differ
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tested_transformer import data
 from tested_transformer.analysis import cache_sizes, roofline
 from tested_transformer.analysis.counts import Counts
+from tested_transformer.analysis.scale import Layout, ModelSize
 from tested_transformer.bounds import Bound
 from tested_transformer.data.byte_bpe import ByteBPE
 from tested_transformer.data.subwords import Subwords
@@ -369,6 +370,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockPool: used_pool,
     BlockManager: lambda: BlockManager(4, 2, copy=lambda old, new: None),
     BlockTable: BlockTable,
+    ModelSize: lambda: ModelSize(1000, layers=2, d_model=8, d_kv=4),
+    Layout: lambda: Layout(data=2),
     ContinuousBatch: lambda: ContinuousBatch(
         small_language_model(), PagedCache(1, num_blocks=4), max_batch=2
     ),

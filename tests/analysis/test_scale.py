@@ -35,9 +35,7 @@ def test_a_tensor_group_shards_its_part_only():
 
 
 def test_a_ring_sends_keys_in_proportion_to_its_tokens():
-    short, long = (
-        step_cost(SMALL, Layout(ring=4), tokens=n, length=n).ring for n in (1024, 4096)
-    )
+    short, long = (step_cost(SMALL, Layout(ring=4), tokens=n, length=n).ring for n in (1024, 4096))
     assert long == 4 * short > 0
 
 
@@ -57,5 +55,7 @@ def test_flops_are_those_that_torch_counts():
 
 
 def test_tokens_that_the_workers_do_not_divide():
-    with pytest.raises(ValueError, match=r"tokens: expected a multiple of data \* ring, 3, got 128"):
+    with pytest.raises(
+        ValueError, match=r"tokens: expected a multiple of data \* ring, 3, got 128"
+    ):
         step_cost(SMALL, Layout(data=3), tokens=128, length=64)

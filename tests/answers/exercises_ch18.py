@@ -6,13 +6,13 @@ import torch
 from torch.nn.functional import elu, pad
 
 from tested_transformer.exercises.ch18_core import positions_of
-from tested_transformer.exercises.ch18_pages import to_halves
-from tested_transformer.exercises.ch18_scaled import dynamic_base
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
 from tested_transformer.mixers.infini_attention import infini_attention
 from tested_transformer.positions.alibi import alibi_slopes
 from tested_transformer.positions.rotary import apply_rotary
+from tested_transformer.specs.dynamic_ntk.mutants import dynamic_base
+from tested_transformer.specs.rotary_layout.mutants import to_halves
 
 from . import right, wrong
 

@@ -143,6 +143,11 @@ def test_the_z_loss_pulls_the_log_sum_exp_to_zero():
             ValueError,
             "real: expected shape",
         ),
+        (
+            lambda: expert_counts(torch.full((3, 1), 4), 4),
+            ValueError,
+            "experts: expected at least 0 and a number below num_experts = 4",
+        ),
         (lambda: router_z_loss(torch.ones(3, 2).long()), TypeError, "logits: expected a floating"),
         (
             lambda: balance_bias_step(torch.zeros(3), torch.ones(2).long(), 0.1),

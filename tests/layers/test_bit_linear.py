@@ -137,6 +137,11 @@ def test_sixteen_times_fewer_bytes():
             "values: expected at least -1 and at most 1",
         ),
         (lambda: pack_ternary(torch.zeros(4, 2)), TypeError, "values: expected an integer"),
+        (
+            lambda: unpack_ternary(torch.zeros(2, 3, dtype=torch.int64)),
+            TypeError,
+            "packed: expected torch.uint8, got torch.int64",
+        ),
         (lambda: layer(sizes=(12, 6)).packed(), ValueError, "that 4 divides"),
         (lambda: layer()(torch.zeros(2, 11)), ValueError, "x: expected"),
         (lambda: bit_linear(torch.zeros(2, 4), torch.zeros(3, 5)), ValueError, "weight: expected"),

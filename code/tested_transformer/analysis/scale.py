@@ -60,7 +60,9 @@ def training_flops(model: ModelSize, tokens: PositiveInt, length: PositiveInt) -
     >>> training_flops(ModelSize(parameters=1000, layers=1, d_model=10, d_kv=10), tokens=2, length=1)
     12120.0
     """
-    attention = 6 * model.layers * model.d_model * length  # per token; half of the scores are masked
+    attention = (
+        6 * model.layers * model.d_model * length
+    )  # per token; half of the scores are masked
     return float(tokens * (6 * model.parameters + attention))
 
 

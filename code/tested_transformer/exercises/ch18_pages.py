@@ -4,111 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from ..specs.alibi.spec import ALIBI_SLOPES
-from ..specs.compare import Problem, compare
 from ..specs.infini_attention.spec import INFINI_ATTENTION
-from ..specs.mistakes import mistake, mistakes
 from ..specs.permutation_masks.spec import PERMUTATION_MASKS
-from ..specs.spec import Case, Check, Run, Spec
+from ..specs.rotary_layout.spec import TO_HALVES as SPEC_OF_LAYOUTS
 from ..specs.t5_buckets.spec import T5_BIAS
 from ..specs.transformer_xl.spec import RELATIVE_SHIFT
 
-# --- From interleaved to halves -------------------------------------------------------------------
-
-
-def to_halves(weight, num_heads):
-    """In each head: the first members of all pairs, then the second ones."""
-    return weight.unflatten(0, (num_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def _halves_reference(weight, num_heads) -> np.ndarray:
-    """Row by row."""
-    moved, size = np.empty_like(weight), len(weight) // num_heads
-    for head in range(num_heads):
-        for pair in range(size // 2):
-            for member in range(2):
-                row = head * size
-                moved[row + member * size // 2 + pair] = weight[row + 2 * pair + member]
-    return moved
-
-
-@mistake(
-    "heads ignored",
-    rejected_by="rows stay in their head",
-    symptom="Right for one head; with more, features move from head to head.",
-    cause="The permutation is applied to all rows at once, as if they were one head.",
+TO_HALVES = SPEC_OF_LAYOUTS.narrowed(
+    lambda case: True, name="ch18.to_halves", mutants=SPEC_OF_LAYOUTS.mutants, chapter=18, points=1
 )
-def one_head(weight, num_heads):
-    """As one head."""
-    return to_halves(weight, 1)
-
-
-@mistake(
-    "permuted in the wrong direction",
-    rejected_by="equals the reference",
-    symptom="Right for heads of two and four features, where the permutation is its own inverse.",
-    cause="This goes from halves to interleaved.",
-)
-def backwards(weight, num_heads):
-    """From halves to interleaved."""
-    return weight.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
-@mistake(
-    "pairs and members left in place",
-    rejected_by="equals the reference",
-    cause="A reshape alone moves nothing: the axes have to be transposed.",
-)
-def reshaped(weight, num_heads):
-    """The weight as it was."""
-    return weight.unflatten(0, (num_heads, 2, -1)).flatten(0, 2)
-
-
-def _halves_cases(rng: np.random.Generator) -> list[Case]:
-    def case(label, num_heads, size, columns) -> Case:
-        weight = rng.normal(size=(num_heads * size, columns))
-        return Case(label, {"weight": weight, "num_heads": num_heads})
-
-    return [
-        case("one head, one pair", 1, 2, 3),
-        case("one head, three pairs", 1, 6, 2),
-        case("two heads", 2, 4, 5),
-        case("three heads of six", 3, 6, 4),
-        case("two heads of eight", 2, 8, 1),
-    ]
-
-
-def _own_head(run: Run, case: Case) -> Problem | None:
-    """Where every row holds the number of its head, nothing changes."""
-    heads, weight = case.arguments["num_heads"], case.arguments["weight"]
-    numbers = np.repeat(np.arange(1.0, heads + 1), len(weight) // heads)[:, None]
-    numbers = np.broadcast_to(numbers, weight.shape).copy()
-    return compare(numbers, run.value(case, weight=numbers), 0.0, "the head of each row")
-
-
-TO_HALVES = Spec(
-    name="ch18.to_halves",
-    statement="to_halves(weight, num_heads): weight (H d, D), the rows of each head together, in pairs 2i and 2i + 1. Returns "
-    "it with the rows of each head in the order 0, 2, 4, ..., 1, 3, 5, ...",
-    required=("weight", "num_heads"),
-    reference=_halves_reference,
-    baseline=to_halves,
-    cases=_halves_cases,
-    checks=(
-        Check(
-            "rows stay in their head",
-            "The permutation is within each head.",
-            _own_head,
-        ),
-    ),
-    mutants=mistakes(one_head, backwards, reshaped),
-    chapter=18,
-    points=1,
-)
-
-# --- Narrowed Specs of the package's functions ----------------------------------------------------
 
 
 def _causal(case) -> bool:

@@ -57,7 +57,9 @@ def shard(model):
 def held(model):
     """How many numbers of the parameters are in this worker's memory now."""
     parts = (parameter for parameter in model.parameters())
-    return sum(each.to_local().numel() if hasattr(each, "to_local") else each.numel() for each in parts)
+    return sum(
+        each.to_local().numel() if hasattr(each, "to_local") else each.numel() for each in parts
+    )
 
 
 def watch():

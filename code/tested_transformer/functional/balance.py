@@ -7,7 +7,7 @@ from typing import Annotated
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bounds import AtLeast, PositiveFloat, PositiveInt
+from ..bounds import AtLeast, Below, PositiveFloat, PositiveInt
 from ..shapes import checked
 from .routing import at_least_float32, check_choice
 
@@ -16,7 +16,8 @@ __all__ = ["balance_bias_step", "balance_loss", "expert_counts", "router_z_loss"
 
 @checked
 def expert_counts(
-    experts: Annotated[Int[Tensor, "*tokens k"], AtLeast(0)], num_experts: PositiveInt
+    experts: Annotated[Int[Tensor, "*tokens k"], AtLeast(0), Below("num_experts")],
+    num_experts: PositiveInt,
 ) -> Int[Tensor, " E"]:
     """How many tokens chose each expert.
 

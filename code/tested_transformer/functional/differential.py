@@ -30,7 +30,7 @@ def differential_lambda_init(layer: NonNegativeInt) -> float:
     return 0.8 - 0.6 * math.exp(-0.3 * layer)
 
 
-@checked(any_dtype="lambda_")
+@checked
 def differential_attention(
     query: Float[Tensor, "B H L d"],
     key: Float[Tensor, "B G S d"],

@@ -128,5 +128,7 @@ def unpack_ternary(packed: UInt8[Tensor, "f D"]) -> Int8[Tensor, "F D"]:
     Raises: TypeError or ValueError that name the argument.
     Source: transformers' unpack_weights.
     """
+    if packed.dtype != torch.uint8:
+        raise argument_error(TypeError, "packed", str(packed.dtype), "torch.uint8")
     parts = [(packed >> 2 * place) & 3 for place in range(PER_BYTE)]
     return torch.cat(parts).to(torch.int8) - 1

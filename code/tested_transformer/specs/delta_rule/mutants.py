@@ -59,7 +59,7 @@ class NothingSubtracted(DeltaFormula):
 
 
 @mistake(
-    "the state fades toward k v^T",
+    "the whole state fades",
     rejected_by="another key keeps its value",
     symptom="Writing one pair erases a share of all others.",
     cause="S + beta (k v^T - S) moves the whole state. The delta rule subtracts k k^T S: only what is stored "
