@@ -47,7 +47,7 @@ def soak(answers: list[Answer], seeds: range, deadline: float) -> tuple[dict, li
         for answer in answers:
             if time.monotonic() > deadline:
                 return largest, failed, done
-            with shares() as used:
+            with shares(exactly=True) as used:
                 verdict = judge(spec_named(answer.spec), answer.candidate, seed=seed)
             if not verdict.passed:
                 failed.append(f"seed {seed}: {answer.name}: {verdict}")

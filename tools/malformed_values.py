@@ -41,6 +41,7 @@ from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
+from tested_transformer.layers.bit_linear import BitLinear
 from tested_transformer.layers.block_manager import BlockManager, BlockPool, BlockTable
 from tested_transformer.layers.blocks import DecoderLayer, Embedding
 from tested_transformer.layers.cache import (
@@ -357,6 +358,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     YarnScaling: lambda: YarnScaling(2.0, 8),
     LightningIndexer: lambda: LightningIndexer(8, 4, 2, OBJECTS[IndexerConfig]()),
     IndexerConfig: lambda: IndexerConfig(num_heads=2, d_head=4, num_keys=2),
+    BitLinear: lambda: BitLinear(8, 8),
     ExpertsConfig: lambda: ExpertsConfig(num_experts=4, num_chosen=2, d_expert=3),
     GptOssConfig: lambda: GptOssConfig(
         11, d_model=8, num_heads=2, num_layers=2, num_experts=4, num_chosen=2, positions="rotary"

@@ -31,8 +31,12 @@ from chapters import ROOT, chapter_paths
 REPORTS = ROOT / "_build" / "reports"
 RECORD = ROOT / "book" / "tested.json"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+# Loaded by itself in every process of pytest, nbval takes seconds: for its notebooks only.
+NO_NOTEBOOKS = ["-p", "no:nbval"]
 TWO = ["-n", "2", "--dist", "loadgroup"]  # what shares something slow to make is one group
-UNIT = ["tests", "--ignore=tests/browser", "--ignore=tests/gpu"]
+UNIT = [*PYTEST, *NO_NOTEBOOKS, *TWO, "--ignore=tests/browser", "--ignore=tests/gpu"]
+ALL = ["tests"]
+PLAIN = "plain_types"  # the mark of the tests that run without checks of shapes
 # Modules whose signatures are not checked while the tests run. The first three check the others' and have
 # no shape in a signature of their own. The reference, the Specs and the exercises work on NumPy arrays in
 # Python loops, where a check at every call would multiply the time.
@@ -139,6 +143,13 @@ def shapes_checked() -> str:
     return f"--jaxtyping-packages={','.join(checked)},beartype.beartype"
 
 
+def with_plain_types() -> list[str]:
+    """The files that hold a test of plain types: the others need not be read again to find none."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    found = [path for path in files if PLAIN in path.read_text(encoding="utf-8")]
+    return [path.relative_to(ROOT).as_posix() for path in sorted(found)]
+
+
 def steps(fast: bool) -> list[Step]:
     """List the steps in the order in which a mistake is cheapest to hear of."""
     tests = [
@@ -146,17 +157,18 @@ def steps(fast: bool) -> list[Step]:
         Step("format", ["-m", "ruff", "format", "--check", "."]),
         Step("spelling", ["-m", "codespell_lib"]),
         Step("who may import whom", ["-c", LINT_IMPORTS, "--no-cache"]),
-        Step("doctests", [*PYTEST, "--doctest-modules", "code"]),
+        Step("doctests", [*PYTEST, *NO_NOTEBOOKS, "--doctest-modules", "code"]),
     ]
     if fast:
-        return [*tests, Step("unit tests", [*PYTEST, *TWO, *UNIT, "-m", "not slow"])]
+        return [*tests, Step("unit tests", [*UNIT, *ALL, "-m", "not slow"])]
     tests += [
         Step("unit tests, shapes checked",
-             [*PYTEST, *TWO, *UNIT, shapes_checked(), "-m", "not plain_types"]),
-        Step("unit tests, plain types", [*PYTEST, *TWO, *UNIT, "-m", "plain_types"]),
+             [*UNIT, *ALL, shapes_checked(), "-m", f"not {PLAIN}"]),
+        Step("unit tests, plain types", [*UNIT, *with_plain_types(), "-m", PLAIN]),
     ]  # fmt: skip
     tests += [
-        Step("flash kernels, interpreted", [*PYTEST, *TWO, "tests/gpu"], {"TRITON_INTERPRET": "1"}),
+        Step("flash kernels, interpreted", [*PYTEST, *NO_NOTEBOOKS, *TWO, "tests/gpu"],
+             {"TRITON_INTERPRET": "1"}),
         Step("flash kernels, compiled", ["tools/gpu_compile.py"], {"PYTHONPATH": str(TRITON)},
              "" if (TRITON / "triton").exists() else "Triton 3.6 exists for Linux only"),
     ]  # fmt: skip
@@ -168,17 +180,23 @@ def steps(fast: bool) -> list[Step]:
         Step("chapters", [*PYTEST, *by_file, *NBVAL, *map(str, chapters)], beside=book),
         book,
         # Neighbors share their browser; whoever is done first takes over some of the other's.
-        Step("browser", [*PYTEST, "-n", "2", "--dist", "worksteal", "tests/browser"], after=book),
+        Step(
+            "browser",
+            [*PYTEST, *NO_NOTEBOOKS, "-n", "2", "--dist", "worksteal", "tests/browser"],
+            after=book,
+        ),
     ]
 
 
 def environment() -> dict[str, str]:
     """One thread a process: two processes share two cores, and sums keep one order.
 
-    And no folder of a reader's own parts: what the chapters print must not depend on it.
+    And no folder of a reader's own parts: what the chapters print must not depend on it. Hundreds of
+    processes import the package, so each may use what another has compiled.
     """
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {**os.environ, **threads, "PYTHONUTF8": "1", "TESTED_TRANSFORMER_PARTS": ""}
+    ours = {"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "", "TESTED_TRANSFORMER_PARTS": ""}
+    return {**os.environ, **threads, **ours}
 
 
 def summary(done: list[Step], fast: bool, seconds: float) -> str:

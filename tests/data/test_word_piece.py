@@ -1,6 +1,7 @@
 """WordPiece: words, tokens and training as the library tokenizers has them."""
 
 import unicodedata
+from functools import cache
 
 import pytest
 from hypothesis import example, given
@@ -31,6 +32,7 @@ def words_of_ours(text, lowercase):
     return split_punctuation(normalize_text(text, lowercase=lowercase))
 
 
+@cache
 def unequal_characters():
     """Those between two letters that are split, dropped or changed in another way."""
     asked = [c for c in CHARACTERS if c not in LATER and c != "|"]
@@ -42,8 +44,8 @@ def unequal_characters():
     return {c for c, theirs, ours in zip(asked, *sides, strict=True) if theirs != ours}
 
 
-UNEQUAL = unequal_characters()
-TEXT = texts_without(UNEQUAL | LATER)
+# It asks for all of Unicode, which takes seconds: not before a test needs it.
+TEXT = st.deferred(lambda: texts_without(unequal_characters() | LATER))
 TRAINED = {mode: WordPiece.train(SNIPPETS[:6], 400, lowercase=mode) for mode in (True, False)}
 
 
@@ -85,7 +87,7 @@ def test_the_library_is_of_an_older_unicode_and_differs_in_little_else():
     Its ideographs lack U+2B820 to U+2B91F, which BERT's have (tokenizers pull request 2395).
     """
     gap = {chr(c) for c in range(0x2B820, 0x2B920)}
-    others = UNEQUAL - gap
+    others = unequal_characters() - gap
     assert min(others) > "\u0530"  # not in Latin, Greek, Cyrillic
     assert not any("\u2000" <= c < "\u2e00" or "\u3000" <= c < "\ua000" for c in others)
     changed = {unicodedata.category(c) for c in others}

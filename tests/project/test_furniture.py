@@ -394,6 +394,16 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
+def test_every_file_with_a_test_that_wants_no_shape_checks_is_found():
+    """The mark stands in the files themselves: none comes from a file that they share."""
+    tests = ROOT / "tests"
+    marked = [p for p in tests.rglob("*.py") if run_tests.PLAIN in p.read_text(encoding="utf-8")]
+    found = {ROOT / name for name in run_tests.with_plain_types()}
+    assert set(marked) == found
+    assert tests / "specs" / "test_answers.py" in found
+    assert tests / "conftest.py" not in found
+
+
 def finished_step(**changes) -> run_tests.Step:
     step = run_tests.Step("chapters", [], seconds=7.4, **changes)
     step.read(ElementTree.ElementTree(ElementTree.fromstring(REPORT)))

@@ -37,6 +37,7 @@ class Case:
     dtype: torch.dtype = torch.float64
     simpler: Callable[[], Iterable[Case]] = no_simpler  # for one that was drawn: see draw.py
     _changed: dict[bytes, Case] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def changed(self, **changes: Any) -> Case:
         """The case with some arguments replaced, or without those that are None.
@@ -50,6 +51,12 @@ class Case:
             arguments = {n: a for n, a in {**self.arguments, **own}.items() if a is not None}
             self._changed[key] = replace(self, arguments=arguments, simpler=no_simpler)
         return self._changed[key]
+
+    def remembered(self, key: Any, find: Callable[[], Any]) -> Any:
+        """What `find` returns, found once for a key: what is expected of a case is slow to compute."""
+        if key not in self._known:
+            self._known[key] = find()
+        return self._known[key]
 
     def tensors(self, **changes: Any) -> dict[str, Any]:
         """Fresh tensors for the candidate, with some arguments replaced."""

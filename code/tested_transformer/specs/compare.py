@@ -11,12 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import argument_error
+from .tolerance import Tolerance
 
 __all__ = ["Problem"]
 
-_USED: list[float] | None = (
-    None  # the shares of tolerances that comparisons used, while shares() runs
-)
+# While shares() runs: the shares of tolerances that comparisons used, and whether of the whole ones.
+_USED: list[float] | None = None
+_EXACTLY = False
+SURE = 0.49  # of the part of a tolerance that is known at once: nobody asks for the rest
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,15 @@ def same_argument(a: Any, b: Any) -> bool:
     return (
         a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
     )  # NaN stays NaN
+
+
+def needed(expected: np.ndarray, got: np.ndarray, tolerance: float | Tolerance) -> float:
+    """Of a tolerance the part that is known at once, where a difference uses less than half of it; else all of it."""
+    if not isinstance(tolerance, Tolerance):
+        return tolerance
+    if not _EXACTLY and difference(expected, got, SURE * tolerance.least) is None:
+        return tolerance.least
+    return tolerance.whole
 
 
 def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> tuple[int, ...] | None:
@@ -139,7 +150,7 @@ def brief(value: Any) -> str:
 
 
 def compare(
-    expected: np.ndarray, got: np.ndarray, tolerance: float, what: str = ""
+    expected: np.ndarray, got: np.ndarray, tolerance: float | Tolerance, what: str = ""
 ) -> Problem | None:
     """A Problem that shows the first difference, or None if the arrays agree.
 
@@ -148,6 +159,7 @@ def compare(
     """
     if expected.shape != got.shape:
         return Problem(f"shape {expected.shape}", f"shape {got.shape}")
+    tolerance = needed(expected, got, tolerance)
     _note_share(expected, got, tolerance)
     place = difference(expected, got, tolerance)
     if place is None:
@@ -162,7 +174,11 @@ def compare(
 
 
 def unchanged(
-    before: np.ndarray, after: np.ndarray, tolerance: float, when: str, what: str = "the answer"
+    before: np.ndarray,
+    after: np.ndarray,
+    tolerance: float | Tolerance,
+    when: str,
+    what: str = "the answer",
 ) -> Problem | None:
     """A Problem unless two answers of one candidate are the same numbers.
 
@@ -175,6 +191,7 @@ def unchanged(
         )
     if np.isnan(before).any() or np.isnan(after).any():
         return Problem(f"{what} in numbers", "NaN")
+    tolerance = needed(before, after, tolerance)
     _note_share(before, after, tolerance)
     place = difference(before, after, tolerance)
     if place is None:
@@ -187,14 +204,18 @@ def unchanged(
 
 
 @contextmanager
-def shares() -> Iterator[list[float]]:
-    """Collect how much of its tolerance each comparison uses: below 1 it is passed."""
-    global _USED
-    outer, _USED = _USED, []
+def shares(*, exactly: bool = False) -> Iterator[list[float]]:
+    """Collect how much of its tolerance each comparison uses: below 1 it is passed.
+
+    Below one half it may be the share of the part that is known at once, which is larger; `exactly` works
+    every tolerance out.
+    """
+    global _USED, _EXACTLY
+    outer, _USED, _EXACTLY = (_USED, _EXACTLY), [], exactly
     try:
         yield _USED
     finally:
-        _USED = outer
+        _USED, _EXACTLY = outer
 
 
 def _note_share(expected: np.ndarray, got: np.ndarray, tolerance: float) -> None:

@@ -22,7 +22,7 @@ import torch
 from ..errors import argument_error
 from . import run as running
 from .case import Case, describe
-from .compare import Problem, difference, relations
+from .compare import Problem, difference, needed, relations
 from .draw import smallest
 from .mistakes import Mutant
 from .own_code import is_written, name_of, own_line
@@ -208,7 +208,7 @@ def how_they_relate(run: Run, cases: Sequence[Case]) -> str | None:
         if outcome.error:
             return None
         if expected.ndim > 1 and expected.size > 3:
-            found.append(relations(expected, outcome.value, tolerance))
+            found.append(relations(expected, outcome.value, float(tolerance)))
     return (
         next((words for words in found[0] if all(words in f for f in found)), None)
         if found
@@ -235,7 +235,7 @@ def _tolerances(run: Run, case: Case) -> float:
         return 0.0
     with np.errstate(invalid="ignore"):
         far = np.abs(outcome.value - expected)
-    return float(np.max(far, initial=0.0, where=np.isfinite(far))) / tolerance
+    return float(np.max(far, initial=0.0, where=np.isfinite(far))) / float(tolerance)
 
 
 def _unanswered(run: Run, case: Case) -> Verdict | None:
@@ -358,6 +358,7 @@ def _same_gradients(run: Run, other: Run, cases: Sequence[Case]) -> bool:
         if (first is None) != (second is None):
             return False
         for name, (_, tolerance) in wanted.items() if first else ():
+            tolerance = needed(first[name], second[name], tolerance)
             if difference(first[name], second[name], tolerance) is not None:
                 return False
     return True
@@ -373,6 +374,7 @@ def same_outcome(run: Run, case: Case, first: Outcome, second: Outcome) -> bool:
     ) != (second.changed, second.disturbed):
         return False
     slack = run.expected(case)[1] + 4 * _eps(case) * _largest(second.value)
+    slack = needed(first.value, second.value, slack)
     return difference(first.value, second.value, slack) is None
 
 

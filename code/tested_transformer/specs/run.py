@@ -17,6 +17,7 @@ from ..errors import BackendError, argument_error
 from .case import Case
 from .compare import as_array, same_argument
 from .surroundings import kept
+from .tolerance import Tolerance
 
 if TYPE_CHECKING:
     from .spec import Spec
@@ -67,7 +68,7 @@ class Run:
             self._outcomes[case] = self.call(case)
         return self._outcomes[case]
 
-    def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float]:
+    def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float | Tolerance]:
         """The reference's answer, with some arguments replaced, and the tolerance that goes with it."""
         return self.spec.expected_of(case.changed(**changes) if changes else case)
 

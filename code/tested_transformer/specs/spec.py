@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from .mistakes import Mutant
 from .rounding import rounding
 from .run import Run, float_names, gradients, probe
 from .surroundings import kept, reseed
+from .tolerance import Tolerance
 
 __all__ = ["Case", "Check", "Run", "Spec", "describe"]
 
@@ -114,55 +115,72 @@ class Spec:
         """The reference's answer."""
         return np.asarray(self.reference(**case.arrays(**changes)))
 
-    def expected_of(self, case: Case) -> tuple[np.ndarray, float]:
+    def expected_of(self, case: Case) -> tuple[np.ndarray, float | Tolerance]:
         """The reference's answer and the tolerance that goes with it, remembered with the case."""
-        if case not in _EXPECTED:
-            expected = self.expected(case)
-            _EXPECTED[case] = expected, self.tolerance(case, expected)
-        return _EXPECTED[case]
 
-    def tolerance(self, case: Case, expected: np.ndarray) -> float:
+        def find() -> tuple[np.ndarray, float | Tolerance]:
+            expected = self.expected(case)
+            return expected, self.tolerance(case, expected)
+
+        return case.remembered("expected", find)
+
+    def tolerance(self, case: Case, expected: np.ndarray) -> float | Tolerance:
         """What rounding does to the plain formula + 4 eps x the largest expected number + the slack.
 
-        Where the reference is no wider than the candidate, its own rounding counts as well.
+        Where the reference is no wider than the candidate, its own rounding counts as well. The first part
+        is worked out when it is needed.
         """
         if expected.dtype.kind not in "fc" or not expected.size:
             return 0.0
-        found = 4 * torch.finfo(case.dtype).eps * _largest(expected)
-        if self.baseline is not None:
-            found += self._rounding(case)
-        if case.dtype == torch.float64 and np.finfo(WIDEST).eps > EXACT_EPS:
-            found *= 2
-        return found if self.slack is None else found + self.slack(case)
+        sides = 2 if case.dtype == torch.float64 and np.finfo(WIDEST).eps > EXACT_EPS else 1
+        least = sides * 4 * torch.finfo(case.dtype).eps * _largest(expected)
+        least += 0.0 if self.slack is None else self.slack(case)
+        if self.baseline is None:
+            return least
+        return Tolerance(least, lambda: least + sides * self._rounding(case))
 
     def _rounding(self, case: Case) -> float:
         """What rounding does to the plain formula, remembered with the case."""
-        known = _ROUNDING.setdefault(case, {})
-        if self.baseline not in known:
+
+        def find() -> float:
             given = case.wide_tensors()  # exact: only what the formula does with them is shaken
             with kept():
-                known[self.baseline] = rounding(lambda: {"": self._plain(given)}, case.dtype)[""]
-        return known[self.baseline]
+                return rounding(lambda: {"": self._plain(given)}, case.dtype)[""]
 
-    def gradients_of(self, case: Case) -> dict[str, tuple[np.ndarray, float]]:
+        return case.remembered(("rounding", self.baseline), find)
+
+    def gradients_of(self, case: Case) -> dict[str, tuple[np.ndarray, Tolerance]]:
         """The plain formula's gradients by every floating point argument, and their tolerances.
 
         They are computed in float64, so that where this is the case's own dtype both sides round. What cancels
         to nothing is as large, before it cancels, as the largest gradient of the call.
         """
-        if case not in _GRADIENTS:
-            given = case.wide_tensors()
-            unit = torch.finfo(case.dtype).eps
-            sides = 2 if case.dtype == torch.float64 else 1
+
+        def find() -> dict[str, tuple[np.ndarray, Tolerance]]:
             with kept():
-                found = self._plain_gradients(given)
-                around = rounding(lambda: self._plain_gradients(given), case.dtype)
+                found = self._plain_gradients(case.wide_tensors())
+            sides = 2 if case.dtype == torch.float64 else 1
             largest = max(map(_largest, found.values()), default=0.0)
-            _GRADIENTS[case] = {
-                name: (gradient, sides * (around[name] + 4 * unit * largest))
+            least = sides * 4 * torch.finfo(case.dtype).eps * largest
+            return {
+                name: (gradient, Tolerance(least, partial(whole, name, least, sides)))
                 for name, gradient in found.items()
             }
-        return _GRADIENTS[case]
+
+        def whole(name: str, least: float, sides: int) -> float:
+            return least + sides * self._rounding_of_gradients(case)[name]
+
+        return case.remembered("gradients", find)
+
+    def _rounding_of_gradients(self, case: Case) -> dict[str, float]:
+        """What rounding does to the plain formula's gradients, remembered with the case."""
+
+        def find() -> dict[str, float]:
+            given = case.wide_tensors()
+            with kept():
+                return rounding(lambda: self._plain_gradients(given), case.dtype)
+
+        return case.remembered("rounding of gradients", find)
 
     def _plain(self, given: dict[str, Any]) -> np.ndarray:
         reseed()
@@ -174,12 +192,6 @@ class Spec:
             lambda given: self.read(self.baseline(**given), given),
             given, float_names(given), probe,
         )  # fmt: skip
-
-
-# The reference is slow, and every candidate and mutant is compared with it.
-_EXPECTED: WeakKeyDictionary[Case, tuple[np.ndarray, float]] = WeakKeyDictionary()
-_ROUNDING: WeakKeyDictionary[Case, dict[Callable[..., Any], float]] = WeakKeyDictionary()
-_GRADIENTS: WeakKeyDictionary[Case, dict[str, tuple[np.ndarray, float]]] = WeakKeyDictionary()
 
 
 def _largest(array: np.ndarray) -> float:
