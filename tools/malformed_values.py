@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tested_transformer import data
 from tested_transformer.analysis import cache_sizes, roofline
 from tested_transformer.analysis.counts import Counts
+from tested_transformer.analysis.scale import Layout, ModelSize
 from tested_transformer.bounds import Bound
 from tested_transformer.data.byte_bpe import ByteBPE
 from tested_transformer.data.subwords import Subwords
@@ -40,6 +41,7 @@ from tested_transformer.homework.assignments import assignment
 from tested_transformer.homework.jail.bubblewrap import Limits
 from tested_transformer.homework.submissions.finding import Submission, find_submissions
 from tested_transformer.homework.tasks import Assignment, Hunt
+from tested_transformer.layers.bit_linear import BitLinear
 from tested_transformer.layers.block_manager import BlockManager, BlockPool, BlockTable
 from tested_transformer.layers.blocks import DecoderLayer, Embedding
 from tested_transformer.layers.cache import (
@@ -356,6 +358,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     YarnScaling: lambda: YarnScaling(2.0, 8),
     LightningIndexer: lambda: LightningIndexer(8, 4, 2, OBJECTS[IndexerConfig]()),
     IndexerConfig: lambda: IndexerConfig(num_heads=2, d_head=4, num_keys=2),
+    BitLinear: lambda: BitLinear(8, 8),
     ExpertsConfig: lambda: ExpertsConfig(num_experts=4, num_chosen=2, d_expert=3),
     GptOssConfig: lambda: GptOssConfig(
         11, d_model=8, num_heads=2, num_layers=2, num_experts=4, num_chosen=2, positions="rotary"
@@ -367,6 +370,8 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockPool: used_pool,
     BlockManager: lambda: BlockManager(4, 2, copy=lambda old, new: None),
     BlockTable: BlockTable,
+    ModelSize: lambda: ModelSize(1000, layers=2, d_model=8, d_kv=4),
+    Layout: lambda: Layout(data=2),
     ContinuousBatch: lambda: ContinuousBatch(
         small_language_model(), PagedCache(1, num_blocks=4), max_batch=2
     ),

@@ -8,6 +8,10 @@ __version__ = "0.1.0"
 # that `attention` needs neither matplotlib nor the Specs.
 PUBLIC = {
     "functional.attention": "attention",
+    "functional.balance": (
+        "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
+    ),
+    "functional.differential": "differential_attention differential_lambda_init",
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -27,6 +31,11 @@ PUBLIC = {
         "predicted_centers reinforce_loss"
     ),
     "functional.sinks": "sink_attention",
+    "functional.splines": "bspline_basis fit_spline uniform_knots",
+    "functional.ternary": (
+        "bit_linear pack_ternary quantize_activations quantize_ternary Quantized straight_through "
+        "unpack_ternary"
+    ),
     "positions.alibi": "ALiBi alibi_slopes",
     "positions.counting": "binary_positions integer_positions unit_positions",
     "positions.learned": "LearnedPositions",
@@ -41,6 +50,7 @@ PUBLIC = {
     "positions.t5_buckets": "t5_buckets T5Positions",
     "positions.xpos": "apply_xpos XPos",
     "mixers.clustered": "cluster_queries clustered_attention improved_clustered_attention",
+    "mixers.delta_rule": "chunked_delta_rule parallel_delta_rule recurrent_delta_rule",
     "mixers.dynamic_convolution": "dynamic_convolution",
     "mixers.fixed_patterns": (
         "Atrous attention_per_head Blocks fixed_pattern Local Merged strided_pattern Summaries"
@@ -52,9 +62,16 @@ PUBLIC = {
     ),
     "mixers.infini_attention": "infini_attention",
     "mixers.linformer": "linformer_attention",
+    "mixers.linear_attention": (
+        "chunked_linear_attention elu_plus_one parallel_linear_attention recurrent_linear_attention"
+    ),
     "mixers.longformer": "longformer_attention",
     "mixers.longnet": "DilatedBranch LongNet longnet_attention",
     "mixers.lsh": "lsh_attention lsh_buckets lsh_keys lsh_read_counts",
+    "mixers.mamba": (
+        "associative_scan chunked_selective_scan parallel_selective_scan recurrent_selective_scan"
+    ),
+    "mixers.mamba2": "chunked_ssd parallel_ssd recurrent_ssd",
     "mixers.nystrom": "iterative_pinv landmark_weights nystrom_attention",
     "mixers.patterns": "make_part Part Pattern sparse_attention",
     "mixers.performer": (
@@ -64,21 +81,30 @@ PUBLIC = {
         "chunked_retention gated_log_decay gated_retention parallel_retention recurrent_retention "
         "retnet_log_decay"
     ),
+    "mixers.rwkv": "chunked_wkv parallel_wkv recurrent_wkv",
+    "mixers.state_space": (
+        "convolved_state_space discretize recurrent_state_space s4d_lin state_space_kernel"
+    ),
+    "mixers.ttt": "dual_ttt InnerNorm primal_ttt",
+    "layers.bit_linear": "BitLinear PackedBitLinear",
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_delta_net": "causal_convolution GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
+    "layers.kan": "KANFeedForward KANLayer",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.linformer": "LinformerAttention",
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
     "layers.lsh_attention": "LshAttention",
-    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts",
+    "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts record_router_logits",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
     "layers.nystrom": "NystromAttention",
@@ -87,15 +113,20 @@ PUBLIC = {
     "layers.parallel_layer": "ParallelLayer",
     "layers.qk_norm": "QKNormAttention",
     "layers.recurrent_memory": "read_by_segments RecurrentMemory",
+    "layers.recurrent_state": "RecurrentState",
     "layers.relative_attention": "distance_encodings TransformerXLAttention",
     "layers.resi_dual": "ResiDual",
     "layers.residual": "deepnorm_constants deepnorm_init DeepNormConstants Residual",
+    "layers.rwkv": "ChannelMix TimeMix token_shift",
     "layers.scoring": "AdditiveAttention BilinearAttention",
     "layers.segment_memory": "extend_memory SegmentMemory",
     "layers.segmented_embedding": "SegmentedEmbedding",
+    "layers.selective_state_space": "SelectiveStateSpace",
     "layers.self_attention": "self_attention SelfAttention",
     "layers.shared_attention": "SharedAttention SharedKeyValues",
+    "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
+    "layers.state_space_duality": "StateSpaceDuality",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
@@ -105,11 +136,16 @@ PUBLIC = {
     "models.gpt_oss": "GptOss GptOssConfig",
     "models.language_model": "LanguageModel LanguageModelConfig",
     "models.loading": "from_pretrained save_pretrained",
+    "models.mamba": "Mamba Mamba2 Mamba2Config MambaConfig",
     "models.mpt": "Mpt MptConfig",
     "models.parallel": "ParallelLanguageModel ParallelLanguageModelConfig",
     "models.recurrent": "RecurrentConfig RecurrentTranslator",
+    "models.recurrent_language_model": (
+        "RecurrentLanguageModel RecurrentLanguageModelConfig"
+    ),
     "models.bert": "Bert BertConfig",
     "models.roformer": "RoFormer RoFormerConfig",
+    "models.rwkv": "Rwkv RwkvConfig",
     "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.transformer_xl": "TransformerXL TransformerXLConfig",

@@ -377,6 +377,7 @@ KINDS = {
         "an integer dtype",
         lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool),
     ),
+    "Complex": ("a complex dtype", lambda dtype: dtype.is_complex),
 }
 
 

@@ -44,6 +44,47 @@ def half_precision(layers, kv_heads, d_head, tokens, item):
     return 4 * layers * kv_heads * d_head * tokens
 
 
+# --- Tokens per second ----------------------------------------------------------------------------
+
+
+@right("ch16.tokens_per_second")
+def by_steps(memory, bandwidth, weights, cache):
+    sequences = (memory - weights) // cache
+    seconds = (weights + sequences * cache) / bandwidth
+    return sequences / seconds
+
+
+@right("ch16.tokens_per_second")
+def by_the_rest(memory, bandwidth, weights, cache):
+    left = (memory - weights) % cache
+    return bandwidth * ((memory - weights - left) // cache / (memory - left))
+
+
+@right("ch16.tokens_per_second")
+def in_tensors(memory, bandwidth, weights, cache):
+    memory, weights, cache = torch.tensor([memory, weights, cache])
+    sequences = (memory - weights).div(cache, rounding_mode="floor")
+    return sequences.double() * bandwidth / (weights + sequences * cache).double()
+
+
+@wrong("ch16.tokens_per_second", "each sequence alone")
+def of_each(memory, bandwidth, weights, cache):
+    sequences = (memory - weights) // cache
+    return bandwidth / (weights + sequences * cache)
+
+
+@wrong("ch16.tokens_per_second", "rounded up")
+def rounded_up(memory, bandwidth, weights, cache):
+    sequences = math.ceil((memory - weights) / cache)
+    return sequences * bandwidth / (weights + sequences * cache)
+
+
+@wrong("ch16.tokens_per_second", "the caches alone are read")
+def without_weights(memory, bandwidth, weights, cache):
+    sequences = (memory - weights) // cache
+    return sequences * bandwidth / max(1, sequences * cache)
+
+
 # --- Grouped-query attention ----------------------------------------------------------------------
 
 

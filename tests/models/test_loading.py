@@ -34,6 +34,7 @@ CLASSES = {
     "openai-gpt": (hf.OpenAIGPTConfig, hf.OpenAIGPTLMHeadModel, hf.OpenAIGPTModel),
     "llama": (hf.LlamaConfig, hf.LlamaForCausalLM, hf.LlamaModel),
     "mistral": (hf.MistralConfig, hf.MistralForCausalLM, hf.MistralModel),
+    "mixtral": (hf.MixtralConfig, hf.MixtralForCausalLM, hf.MixtralModel),
     "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, hf.Qwen3Model),
     "gpt_bigcode": (hf.GPTBigCodeConfig, hf.GPTBigCodeForCausalLM, hf.GPTBigCodeModel),
     "falcon": (hf.FalconConfig, hf.FalconForCausalLM, hf.FalconModel),
@@ -71,10 +72,11 @@ GPT_OSS = LLAMA | {
     "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 3, "swiglu_limit": 0.7,
     "experts_implementation": "eager",
 }  # fmt: skip
+MIXTRAL = LLAMA | {"num_local_experts": 5, "experts_implementation": "eager"}
 INDEXED = DEEPSEEK | {"index_n_heads": 5, "index_head_dim": 6, "index_topk": 3}
 SIZES = dict.fromkeys(GPTS, GPT) | {
     "falcon": FALCON, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "deepseek_v32": INDEXED,
-    "gpt_oss": GPT_OSS,
+    "gpt_oss": GPT_OSS, "mixtral": MIXTRAL,
 }  # fmt: skip
 # Its four frequencies at base 100 make 4.8, 1.5, 0.48 and 0.15 turns in 30 tokens: one stays, one lies
 # between, two are divided.
@@ -127,6 +129,13 @@ VARIANTS = {
         {"sliding_window": None, "head_dim": 4},
         {"rope_parameters": STRETCHED_BY_YARN | {"attention_factor": 1.5, "truncate": False}},
         {"head": False, "sliding_window": 4},
+    ],
+    "mixtral": [
+        {},
+        {"sliding_window": 4, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+        {"num_local_experts": 1, "num_experts_per_tok": 1, "rms_norm_eps": 1e-2},
+        {"rope_parameters": STRETCHED_BY_YARN, "pad_token_id": None},
+        {"head": False, "num_experts_per_tok": 1},
     ],
     "qwen3": [
         {},
@@ -264,20 +273,24 @@ def assert_agree(theirs, ids, mask, positions=None):
             gradients = {family.base + name: each for name, each in gradients.items()}
         elif theirs.config.tie_word_embeddings:
             del gradients["lm_head.weight"]
-        if "deepseek" in kind_of(theirs) and module is not ours:
-            gradients = by_expert(gradients)
+        if ("deepseek" in kind_of(theirs) or kind_of(theirs) == "mixtral") and module is not ours:
+            gradients = by_expert(gradients, kind_of(theirs))
         return {"logits": [logits], "gradients": [gradients[name] for name in sorted(gradients)]}
 
     same = assert_same_numbers if kind_of(theirs) in ("gpt2", "openai-gpt") else assert_float32_same
     same(lambda dtype: run(dtype, ours), lambda dtype: run(dtype, theirs))
 
 
-def by_expert(gradients):
+def by_expert(gradients, kind):
     """With the names that experts have on disk: transformers stacks them, gate over up."""
     found = {}
     for name, gradient in gradients.items():
         place, _, last = name.rpartition(".")
         pieces = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+        if ".mlp." in name and "mixtral" in kind:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+            place = place.replace(".mlp.", ".block_sparse_moe.")
+            pieces = {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}
         if not place.endswith(".experts"):
             found[name] = gradient
             continue

@@ -48,6 +48,8 @@ def test_no_row_stands_twice(name):
         "variant",
         "without",
         "method",
+        "scheme",
+        "mixer",
         "heads",
         "steps",
         "lr",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import socket
@@ -99,6 +100,8 @@ def _wait(context: Any, num_workers: int, deadline: float, timeout: float) -> No
 
     Raises: WorkerError that names the worker that failed first, or those that are not done in time.
     """
+    # torch says at warning level that it ends the other workers: the error that is raised says why.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     try:
         while not context.join(max(0.0, deadline - time.monotonic())):
             if time.monotonic() >= deadline:

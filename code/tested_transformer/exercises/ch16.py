@@ -1,4 +1,4 @@
-"""Exercises of chapter 16: a cache's bytes, fewer KV heads, the absorbed form; windows, sinks, blocks, drafts, gates."""
+"""Exercises of chapter 16: bytes, tokens per second, KV heads, the absorbed form; windows, sinks, blocks, drafts, gates."""
 
 from __future__ import annotations
 
@@ -96,6 +96,122 @@ CACHE_BYTES = Spec(
     mutants=mistakes(keys_alone, one_layer, numbers_only),
     chapter=16,
     points=1,
+)
+
+# --- Tokens per second ----------------------------------------------------------------------------
+
+BUDGET = ("memory", "bandwidth", "weights", "cache")
+
+
+def _speed_reference(memory: int, bandwidth: int, weights: int, cache: int) -> np.ndarray:
+    """Sequences are added one by one while there is room; then a step reads what is in memory."""
+    read, sequences = weights, 0
+    while read + cache <= memory:
+        read, sequences = read + cache, sequences + 1
+    return np.asarray(sequences * bandwidth / read)
+
+
+@mistake(
+    "one cache read for all sequences",
+    rejected_by="sequences share the weights, not a cache",
+    cause="Every sequence has a cache of its own, and a step reads all of them.",
+)
+def cache_shared(memory, bandwidth, weights, cache):
+    """The weights and a single cache per step."""
+    return (memory - weights) // cache * bandwidth / (weights + cache)
+
+
+@mistake(
+    "the weights read for every sequence",
+    rejected_by="sequences share the weights, not a cache",
+    cause="In a batch a weight is read once, and used for all sequences.",
+)
+def weights_for_each(memory, bandwidth, weights, cache):
+    """As if the sequences were decoded one after the other."""
+    sequences = (memory - weights) // cache
+    return sequences * bandwidth / max(1, sequences * (weights + cache))
+
+
+@mistake(
+    "a part of a sequence served",
+    rejected_by="room for half a cache serves nobody",
+    cause="The number of sequences is rounded down: (memory - weights) // cache.",
+)
+def part_served(memory, bandwidth, weights, cache):
+    """The memory is always full."""
+    return (memory - weights) / cache * bandwidth / memory
+
+
+@mistake(
+    "sequences in the place of the weights",
+    rejected_by="one sequence reads the weights and its cache",
+    cause="The weights take memory, too: there is room for (memory - weights) // cache sequences.",
+)
+def no_weights(memory, bandwidth, weights, cache):
+    """All of the memory for caches."""
+    sequences = memory // cache
+    return sequences * bandwidth / (weights + sequences * cache)
+
+
+def _speed_cases(rng: np.random.Generator) -> list[Case]:
+    gigabyte, llama = 10**9, 819_200 * 2048
+    sizes = [
+        (80 * gigabyte, 3350 * gigabyte, 26 * gigabyte, llama),
+        (80 * gigabyte, 3350 * gigabyte, 26 * gigabyte, llama // 8),
+        (20, 6, 8, 4),
+        (11, 60, 8, 4),  # no room for a cache
+    ]
+    for _ in range(3):
+        weights, cache = int(rng.integers(20, 60)), int(rng.integers(4, 20))
+        more = int(rng.integers(1, 9)) * cache + int(rng.integers(1, cache))
+        sizes.append((weights + more, int(rng.integers(50, 90)), weights, cache))
+    return [Case(f"{row}", dict(zip(BUDGET, row, strict=True))) for row in sizes]
+
+
+def _room_for(sequences: int, half: bool, what: str) -> Callable[[Run, Case], Problem | None]:
+    """The test of a GPU with room for so many sequences, and for half a cache more."""
+
+    def test(run: Run, case: Case) -> Problem | None:
+        bandwidth, weights, cache = (case.arguments[name] for name in BUDGET[1:])
+        read = weights + sequences * cache
+        wanted = np.asarray(sequences * bandwidth / read)
+        memory = read + half * (cache // 2)
+        slack = 4 * np.finfo(float).eps * float(wanted)  # a product and two quotients at most
+        return compare(wanted, run.value(case, memory=memory), slack, what)
+
+    return test
+
+
+TOKENS_PER_SECOND = Spec(
+    name="ch16.tokens_per_second",
+    statement="tokens_per_second(memory, bandwidth, weights, cache): the tokens per second that all sequences of a "
+    "batch get together in decoding, if reading `bandwidth` bytes per second is all that takes time. The batch "
+    "has as many whole sequences, with a cache of `cache` bytes each, as fit into `memory` beside the `weights`; "
+    "a step reads the weights once and all caches, and gives each sequence one token",
+    required=BUDGET,
+    reference=_speed_reference,
+    differentiable=False,
+    cases=_speed_cases,
+    checks=(
+        Check(
+            "one sequence reads the weights and its cache",
+            "With room for one sequence, a step takes (weights + cache) / bandwidth seconds.",
+            _room_for(1, False, "tokens per second of one sequence"),
+        ),
+        Check(
+            "sequences share the weights, not a cache",
+            "With room for two sequences, a step reads the weights once, and two caches.",
+            _room_for(2, False, "tokens per second of two sequences"),
+        ),
+        Check(
+            "room for half a cache serves nobody",
+            "With room for two and a half caches, the batch has two sequences.",
+            _room_for(2, True, "tokens per second of two sequences"),
+        ),
+    ),
+    mutants=mistakes(cache_shared, weights_for_each, part_served, no_weights),
+    chapter=16,
+    points=2,
 )
 
 # --- Grouped-query attention ----------------------------------------------------------------------
@@ -681,4 +797,7 @@ GATED = GATED_RETENTION.narrowed(
     points=3,
 )  # fmt: skip
 
-EXERCISES = (CACHE_BYTES, GROUPED, POOLED, ABSORBED, RING, SINKS, COPY_ON_WRITE, CHECKED, GATED)
+EXERCISES = (
+    CACHE_BYTES, TOKENS_PER_SECOND, GROUPED, POOLED, ABSORBED,
+    RING, SINKS, COPY_ON_WRITE, CHECKED, GATED,
+)  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..bounds import AtLeast, Below, Where
 from ..layers.cache import DecoderCache
 from ..models.language_model import LanguageModel
+from ..models.recurrent_language_model import RecurrentLanguageModel
 from ..shapes import checked
 
 __all__ = ["CausalState", "DecodingState", "Seq2SeqState"]
@@ -40,7 +41,9 @@ Seq2SeqModel = Annotated[
     Where(SEQ2SEQ, lambda model: hasattr(model, "decode"), TypeError),
     Where("an output layer", has_output),
 ]
-CausalModel = Annotated[LanguageModel, Where("a model with an output layer", has_output)]
+CausalModel = Annotated[
+    LanguageModel | RecurrentLanguageModel, Where("a model with an output layer", has_output)
+]
 
 
 class Seq2SeqState:

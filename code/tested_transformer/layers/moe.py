@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from ..functional.routing import Routed, check_choice, sigmoid_routing, softmax_
 from ..shapes import check_fields, checked
 from .feed_forward import FeedForward
 
-__all__ = ["ExpertsConfig", "MixtureOfExperts", "mix_experts"]
+__all__ = ["ExpertsConfig", "MixtureOfExperts", "mix_experts", "record_router_logits"]
 
 
 @checked(any_dtype="weights")
@@ -117,8 +118,34 @@ class MixtureOfExperts(nn.Module):
     @checked(like="self.router.weight", D="self.d_model")
     def route(self, x: Float[Tensor, "*batch D"]) -> Routed:
         """The experts of each token, and their weights. Shapes: (*batch, D) -> (*batch, k), twice."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        logits = nn.functional.linear(x.to(wide), self.router.weight.to(wide))  # *batch E
+        logits = self.router_logits(x)  # *batch E
         if self.choice_bias is None:
             return softmax_routing(logits, **self.config.routing)
-        return sigmoid_routing(logits, self.choice_bias.to(wide), **self.config.routing)
+        return sigmoid_routing(logits, self.choice_bias.to(logits), **self.config.routing)
+
+    @checked(like="self.router.weight", D="self.d_model")
+    def router_logits(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch E"]:
+        """A logit per expert, in at least float32. Shapes: (*batch, D) -> (*batch, E)."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return nn.functional.linear(x.to(wide), self.router.weight.to(wide))
+
+
+@contextmanager
+def record_router_logits(model: nn.Module) -> Iterator[list[Float[Tensor, "*batch E"]]]:
+    """A list to which every mixture of a model adds its router's logits at each call, for a balance loss.
+
+    Shapes: each (*batch, E), one per mixture, in the order of the calls.
+    Source: transformers' output_router_logits.
+    """
+    recorded: list[Tensor] = []
+    mixtures = [each for each in model.modules() if isinstance(each, MixtureOfExperts)]
+
+    def record(mixture: MixtureOfExperts, inputs: tuple[Tensor, ...]) -> None:
+        recorded.append(mixture.router_logits(inputs[0]))
+
+    handles = [each.register_forward_pre_hook(record) for each in mixtures]
+    try:
+        yield recorded
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -50,7 +50,7 @@ class LanguageModelConfig(BlockConfig):
     GPT-2 is norm_placement="pre", positions="learned", activation="gelu_tanh", scale_embedding=False,
     pad_id=None. Llama is norm_placement="pre", norm="rms", positions="rotary",
     position_layout="halves", activation="swiglu", bias=False, scale_embedding=False, pad_id=None.
-    Mistral adds a window, Qwen3 qk_norm, DeepSeek latent and experts, its V3.2 an indexer.
+    Mistral adds a window, Mixtral experts, Qwen3 qk_norm, DeepSeek latent and experts, its V3.2 an indexer.
 
     Raises: TypeError or ValueError that name the field.
     Source: Radford et al. 2019, section 2.3; Ainslie et al. 2023 for num_kv_heads.

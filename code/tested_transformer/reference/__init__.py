@@ -12,12 +12,15 @@ from .attention import (
     weighted_sum,
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .delta_rule import delta_rule
+from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
+from .linear_attention import linear_attention
 from .log_mel import log_mel, mel_band
 from .low_rank import iterative_pinv, linformer_attention, nystrom_attention, performer_attention
 from .lsh import lsh_attention, lsh_buckets
@@ -30,7 +33,15 @@ from .masks import (
     prefix_mask,
     window_mask,
 )
-from .moe import clamped_swiglu, expert_routing, mixture_of_experts
+from .moe import (
+    balance_bias_step,
+    balance_loss,
+    clamped_swiglu,
+    expert_routing,
+    mixture_of_experts,
+    router_z_loss,
+    within_capacity,
+)
 from .multi_head import cached_attention, multi_head
 from .norms import batch_norm, layer_norm, residual_stack, rms_norm
 from .online_softmax import log_sum_exp, online_softmax, tiled_attention
@@ -51,6 +62,7 @@ from .positions import (
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
+from .rwkv import wkv
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
     additive_scores,
@@ -74,6 +86,8 @@ from .speculative import (
     speculative_distribution,
     target_distribution,
 )
+from .splines import bspline_basis, kan_layer
+from .state_spaces import selective_scan, short_convolution, ssd
 from .subwords import (
     bert_words,
     byte_bpe_merges,
@@ -86,9 +100,11 @@ from .subwords import (
     word_piece_vocabulary,
     word_pieces,
 )
+from .ternary import bit_linear, pack_ternary
 from .training import cross_entropy, next_token_loss, one_cycle_rate, paper_rate, word_target
 from .transformer import embedded, heads, linear, network, normed, stack, transformer
 from .transformer_xl import extend_memory, relative_shift, transformer_xl_attention
+from .ttt import ttt_linear
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
 from .yoco import yoco
@@ -103,12 +119,16 @@ __all__ = [
     "attention",
     "audio_positions",
     "audio_stem",
+    "balance_bias_step",
+    "balance_loss",
     "batch_norm",
     "bend",
     "bert_words",
     "big_bird_attention",
     "bilinear_scores",
+    "bit_linear",
     "block_tables",
+    "bspline_basis",
     "byte_bpe_merges",
     "byte_bpe_text",
     "byte_bpe_tokens",
@@ -120,6 +140,8 @@ __all__ = [
     "clustered_attention",
     "content_scores",
     "cross_entropy",
+    "delta_rule",
+    "differential_attention",
     "document_mask",
     "dot",
     "dynamic_convolution",
@@ -150,12 +172,14 @@ __all__ = [
     "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
+    "kan_layer",
     "kernel_regression",
     "key_value_index",
     "latent_attention",
     "layer_norm",
     "lightning_indexer",
     "linear",
+    "linear_attention",
     "linformer_attention",
     "local_attention",
     "local_weights",
@@ -180,6 +204,7 @@ __all__ = [
     "nystrom_attention",
     "one_cycle_rate",
     "online_softmax",
+    "pack_ternary",
     "padding_mask",
     "padding_mask_from_tokens",
     "paged_attention",
@@ -199,16 +224,20 @@ __all__ = [
     "retention",
     "rms_norm",
     "rotary_attention",
+    "router_z_loss",
     "sampled_from",
     "scaled_scores",
     "segmented_embedding",
+    "selective_scan",
     "self_attention",
     "shift_matrix",
+    "short_convolution",
     "sink_attention",
     "sinusoidal_positions",
     "softmax",
     "softmax_jacobian",
     "speculative_distribution",
+    "ssd",
     "stack",
     "strided_mask",
     "swiglu",
@@ -221,8 +250,11 @@ __all__ = [
     "top_p",
     "transformer",
     "transformer_xl_attention",
+    "ttt_linear",
     "weighted_sum",
     "window_mask",
+    "within_capacity",
+    "wkv",
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",

@@ -72,3 +72,53 @@ def clamped_swiglu(gate_up, *, limit=7.0, alpha=1.702):
         gate, up = min(gate, limit), max(min(up, limit), -limit)
         output[place] = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
     return output
+
+
+def balance_loss(logits, num_chosen, *, real=None):
+    """N times the sum of f_i P_i: how often an expert was chosen per token, and its mean probability.
+
+    Shapes: logits (*tokens, E), real (*tokens) -> (). Source: Switch Transformer, equations 4 to 6.
+    """
+    logits = _wide(logits)
+    count = logits.shape[-1]
+    frequency, probability, tokens = np.zeros(count, logits.dtype), np.zeros(count, logits.dtype), 0
+    for token in np.ndindex(logits.shape[:-1]):
+        if real is not None and not real[token]:
+            continue
+        scores, tokens = softmax(logits[token]), tokens + 1
+        probability += scores
+        for expert in sorted(range(count), key=lambda expert: -scores[expert])[:num_chosen]:
+            frequency[expert] += 1
+    return count * sum(f * p for f, p in zip(frequency, probability, strict=True)) / tokens**2
+
+
+def router_z_loss(logits, *, real=None):
+    """The mean of (log sum exp)^2. Shapes: logits (*tokens, E), real (*tokens) -> (). Source: ST-MoE."""
+    logits = _wide(logits)
+    tokens = [t for t in np.ndindex(logits.shape[:-1]) if real is None or real[t]]
+    shifts = [max(logits[token]) for token in tokens]
+    sums = [np.log(np.exp(logits[t] - s).sum()) + s for t, s in zip(tokens, shifts, strict=True)]
+    return sum(each**2 for each in sums) / len(tokens)
+
+
+def balance_bias_step(bias, counts, rate):
+    """rate up for an expert below the mean count, rate down for one above. Shapes: (E), (E) -> (E)."""
+    bias, mean = _wide(bias).copy(), sum(counts.tolist()) / len(counts)
+    for expert, count in enumerate(counts.tolist()):
+        bias[expert] += rate * ((count < mean) - (count > mean))
+    return bias
+
+
+def within_capacity(experts, capacity):
+    """Rank by rank, token by token: an expert takes a token while it has room.
+
+    Shapes: (T, k) -> (T, k), True where it is taken. Source: GShard.
+    """
+    taken, room = np.zeros(experts.shape, bool), {}
+    for rank in range(experts.shape[1]):
+        for token in range(len(experts)):
+            expert = int(experts[token, rank])
+            if room.setdefault(expert, capacity) > 0:
+                room[expert] -= 1
+                taken[token, rank] = True
+    return taken

@@ -26,6 +26,7 @@ from ..layers.multi_head import MultiHeadAttention
 from ..layers.shared_attention import SharedAttention
 from ..models.bert import Bert
 from ..models.language_model import LanguageModel
+from ..models.recurrent_language_model import RecurrentLanguageModel
 from ..models.transformer import Transformer
 from .own_code import name_of
 
@@ -216,6 +217,27 @@ class OwnLanguageModel(Model):
     def variants(self) -> Iterator[tuple[str, Model]]:
         """Every layer by each backend that the CPU has."""
         return _by_backend(self)
+
+
+class OwnRecurrentModel(OwnLanguageModel):
+    """A language model of the package without attention: padding is what the mask says."""
+
+    def __init__(self, module: RecurrentLanguageModel) -> None:
+        Model.__init__(self, module, module.config.vocab_size)
+
+    @property
+    def takes_positions(self) -> bool:
+        """It has none."""
+        return False
+
+    def _answer(
+        self, ids: Tensor, mask: Tensor | None, position_ids: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        return self.module(ids, mask, **options)
+
+    def variants(self) -> Iterator[tuple[str, Model]]:
+        """There is one way to compute it."""
+        return iter(())
 
 
 class OwnBert(Model):
@@ -484,6 +506,8 @@ def adapted(model: Any, *, vocab_size: int | None = None) -> Model:
         return model
     if isinstance(model, LanguageModel):
         return OwnLanguageModel(model)
+    if isinstance(model, RecurrentLanguageModel):
+        return OwnRecurrentModel(model)
     if isinstance(model, Bert):
         return OwnBert(model)
     if isinstance(model, Transformer):

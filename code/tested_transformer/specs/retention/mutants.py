@@ -157,6 +157,21 @@ class MaskedAfterExp(RetentionFormula):
 
 
 @mistake(
+    "decays divided by their sum in the chunk",
+    rejected_by="a token's decay acts on what came before it",
+    symptom="One call is right up to a norm behind it; chunks and single tokens give other numbers.",
+    cause="Each row of the decay matrix is divided by its sum, which in a chunk lacks the tokens before it.",
+    seen="syncdoth/RetNet issue 10; the same disagreement in microsoft/torchscale issue 77",
+    of="retention",
+    chapter=20,
+)
+class DecaysDividedBySum(RetentionFormula):
+    def matrix(self, log_decay):
+        decay = between(log_decay)
+        return decay / decay.sum(-1, keepdim=True)
+
+
+@mistake(
     "one decay for all heads",
     rejected_by="a head has decays of its own",
     symptom="Every head forgets at the same speed: no head is long-sighted.",

@@ -1,0 +1,1 @@
+"""The Spec of the delta rule, with and without decay."""

@@ -1,0 +1,1 @@
+"""The base of rotary positions under dynamic NTK."""

@@ -1,0 +1,1 @@
+"""The Spec of linear attention."""

@@ -1,0 +1,1 @@
+"""Training on many devices, as far as it can be judged in one process."""

@@ -1,0 +1,380 @@
+"""The famous mistakes of training on many devices."""
+
+from __future__ import annotations
+
+import torch
+
+from ...distributed.ring_attention import contiguous_shard
+from ..mistakes import mistake
+from .right import epoch_indices, epoch_order, merge_outputs, timetable
+
+
+@mistake(
+    "what arrives is always added",
+    rejected_by="in the second half a sum replaces what is there",
+    symptom="The workers' gradients differ, and some are too large: chunks count twice.",
+    cause="From step N - 1 on, finished sums travel. They replace the old chunk.",
+)
+def always_added(chunks, step):
+    ranks = torch.arange(len(chunks))
+    numbers = (ranks - 1 - step) % len(chunks)
+    return chunks.index_put((ranks, numbers), chunks[ranks, numbers] + chunks[ranks - 1, numbers])
+
+
+@mistake(
+    "each worker sends the chunk of its own number",
+    rejected_by="equals the reference",
+    symptom="After N - 1 steps no chunk is complete.",
+    cause="A worker passes on the chunk that has just arrived: in step s that is chunk rank - s.",
+)
+def same_chunk(chunks, step):
+    ranks = torch.arange(len(chunks))
+    numbers = (ranks - 1) % len(chunks)
+    received = chunks[ranks - 1, numbers]
+    new = chunks[ranks, numbers] + received if step < len(chunks) - 1 else received
+    return chunks.index_put((ranks, numbers), new)
+
+
+@mistake(
+    "the ring the other way around",
+    rejected_by="worker r receives from worker r - 1",
+    cause="Worker r sends to worker r + 1. So what worker r receives comes from worker r - 1.",
+)
+def other_way(chunks, step):
+    ranks = torch.arange(len(chunks))
+    right = (ranks + 1) % len(chunks)
+    numbers = (right - step) % len(chunks)
+    received = chunks[right, numbers]
+    new = chunks[ranks, numbers] + received if step < len(chunks) - 1 else received
+    return chunks.index_put((ranks, numbers), new)
+
+
+def wrong_scales(name: str, formula, **record):
+    """A mistake that is one formula."""
+    return mistake(name, rejected_by="ragged micro-batches are one batch", **record)(formula)
+
+
+means_of_steps = wrong_scales(
+    "every micro-batch counts the same",
+    lambda counts: torch.full(counts.shape, 1 / counts.shape[1], dtype=torch.float64),
+    symptom="Loss curves with and without accumulation differ wherever lengths differ.",
+    cause="An average of averages: a token of a short micro-batch counts more than one of a long one.",
+    seen="huggingface/transformers PR 34191; meta-pytorch/torchtune PR 1917",
+)
+
+
+means_of_workers = wrong_scales(
+    "every worker counts the same",
+    lambda counts: counts.double() / counts.sum(1, keepdim=True),
+    symptom="Accumulation is right now, and four workers still differ from one.",
+    cause="Each worker divides by its own tokens. Sum the token counts over the workers, too.",
+    seen="huggingface/transformers issue 34242",
+)
+
+
+means_of_columns = wrong_scales(
+    "every step of the accumulation counts the same",
+    lambda counts: counts.double() * len(counts) / counts.sum(0, keepdim=True) / counts.shape[1],
+    symptom="Right without accumulation, wrong with it.",
+    cause="The tokens are summed over the workers micro-batch by micro-batch, not over the whole step.",
+)
+
+
+forgets_the_average = mistake(
+    "the average over the workers is forgotten",
+    rejected_by="equal micro-batches have the scale 1 / M",
+    symptom="The gradient is as many times too small as there are workers.",
+    cause="Dividing by all tokens is the whole mean; DDP then divides by the number of workers again.",
+)(lambda counts: counts.double() / counts.sum())
+
+
+times_workers = mistake(
+    "a local mean times the number of workers",
+    rejected_by="equal micro-batches have the scale 1 / M",
+    symptom="With four workers and two micro-batches the gradient is 8 times too large.",
+    cause="The factor undoes DDP's average. It belongs to a sum that is divided by all tokens, not to a mean.",
+    seen="NVIDIA-NeMo/Automodel issue 3846",
+)(lambda counts: torch.full(counts.shape, float(len(counts)), dtype=torch.float64))
+
+
+not_divided = mistake(
+    "the accumulation is not divided",
+    rejected_by="equal micro-batches have the scale 1 / M",
+    symptom="The gradient grows with the number of micro-batches.",
+    cause="backward() adds up. The mean over the tokens of all micro-batches needs one division.",
+)(lambda counts: torch.ones(counts.shape, dtype=torch.float64))
+
+
+@mistake(
+    "exponentials of the log-sum-exps",
+    rejected_by="scores of a thousand give finite numbers",
+    symptom="NaN as soon as a score is above 709, in float32 above 88.",
+    cause="exp(lse) overflows. Only differences of log-sum-exps may go into an exponential.",
+    seen="NVIDIA/TransformerEngine PR 716",
+)
+def merge_overflows(output, lse, other_output, other_lse):
+    one, two = lse.exp()[..., None], other_lse.exp()[..., None]
+    total = one + two
+    merged = (output * one + other_output * two) / total.where(total > 0, 1.0)
+    return merged, total[..., 0].log()
+
+
+@mistake(
+    "the log-sum-exps are added",
+    rejected_by="two equal halves: ln 2 more",
+    symptom="The first merge looks right; the third block already gets a wrong weight.",
+    cause="log(a) + log(b) is the logarithm of the product. The new one is log(a + b): logaddexp.",
+    seen="zhuzilin/ring-flash-attention issue 20",
+)
+def merge_adds(output, lse, other_output, other_lse):
+    return merge_outputs(output, lse, other_output, other_lse)[0], lse + other_lse
+
+
+@mistake(
+    "the mean of the outputs",
+    rejected_by="an output of far larger scores wins",
+    symptom="A block of low scores counts as much as one with the best keys.",
+    cause="Each output is normalized by its own sum. The sums are the weights.",
+)
+def merge_means(output, lse, other_output, other_lse):
+    return (output + other_output) / 2, torch.logaddexp(lse, other_lse)
+
+
+@mistake(
+    "the weights exchanged",
+    rejected_by="an output of far larger scores wins",
+    symptom="Worse than a mean: the block of the lowest scores gets nearly all the weight.",
+    cause="A sign: sigmoid(other - own) is the weight of the other output.",
+    seen="zhuzilin/ring-flash-attention PR 34 has the right form",
+)
+def merge_exchanged(output, lse, other_output, other_lse):
+    share = torch.sigmoid(lse - other_lse).nan_to_num(0.5)[..., None]
+    return output + share * (other_output - output), torch.logaddexp(lse, other_lse)
+
+
+@mistake(
+    "the log-sum-exp is not updated",
+    rejected_by="two equal halves: ln 2 more",
+    symptom="Right for two blocks, wrong for three.",
+    cause="The result stands for the keys of both: its log-sum-exp does, too.",
+)
+def merge_keeps(output, lse, other_output, other_lse):
+    return merge_outputs(output, lse, other_output, other_lse)[0], lse.clone()
+
+
+@mistake(
+    "two empty blocks give NaN",
+    rejected_by="nothing and nothing is nothing",
+    symptom="NaN in the first rows of a causal text, or in padding.",
+    cause="-inf - (-inf) is NaN: where both are -inf, subtract 0.",
+)
+def merge_nothing(output, lse, other_output, other_lse):
+    merged = torch.logaddexp(lse, other_lse)
+    one, two = (torch.exp(each - merged)[..., None] for each in (lse, other_lse))
+    return output * one + other_output * two, merged
+
+
+@mistake(
+    "one stretch per worker",
+    rejected_by="the workers have equally many causal scores",
+    symptom="Under a causal mask worker 0 waits for the last worker nearly all the time.",
+    cause="The tokens in order: the last worker's queries see nearly all keys, the first one's nearly none.",
+    seen="zhuzilin/ring-flash-attention issue 2",
+)
+def contiguous(length, rank, world_size):
+    return contiguous_shard(length, rank=rank, world_size=world_size)
+
+
+@mistake(
+    "the last chunk for everybody",
+    rejected_by="every token has one worker",
+    cause="Worker r has chunk 2N - 1 - r from the back: another one for each worker.",
+)
+def last_chunk(length, rank, world_size):
+    size = -(-length // (2 * world_size))
+    own, last = (n * size + torch.arange(size) for n in (rank, 2 * world_size - 1))
+    ids = torch.cat((own, last))
+    return ids.where(ids < length, -1)
+
+
+@mistake(
+    "chunks of unequal length",
+    rejected_by="all workers have equally many",
+    symptom="A size mismatch in the backward pass, or a worker that waits for messages that never come.",
+    cause="torch.chunk gives a shorter last chunk where the length does not divide. Pad to 2N equal chunks.",
+    seen="jzhang38/EasyContext issue 47",
+)
+def unequal(length, rank, world_size):
+    chunks = torch.arange(length).tensor_split(2 * world_size)
+    return torch.cat((chunks[rank], chunks[2 * world_size - 1 - rank]))
+
+
+@mistake(
+    "the rest is dropped",
+    rejected_by="every token has one worker",
+    symptom="The last tokens of a text are never trained on.",
+    cause="The chunk size is rounded down. Round up, and mark what is too much as padding, -1.",
+)
+def dropped(length, rank, world_size):
+    size = length // (2 * world_size)
+    chunks = torch.tensor([[rank], [2 * world_size - 1 - rank]])
+    return (chunks * size + torch.arange(size)).flatten()
+
+
+@mistake(
+    "padding gets positions behind the text",
+    rejected_by="padding is -1",
+    symptom="Padding attends and is attended to, without a causal mask.",
+    cause="The last chunk ends behind the text. Positions there are no tokens.",
+)
+def beyond(length, rank, world_size):
+    size = -(-length // (2 * world_size))
+    chunks = torch.tensor([[rank], [2 * world_size - 1 - rank]])
+    return (chunks * size + torch.arange(size)).flatten()
+
+
+@mistake(
+    "the norm of the own shard",
+    rejected_by="every shard counts",
+    symptom="Each worker clips by a norm of its own: too little, and each by another factor.",
+    cause="A worker's gradients are a part. Add up the squares of all workers, then take the root.",
+    seen="pytorch/pytorch issue 72548; areal-project/AReaL issue 312",
+)
+def norm_local(sharded, replicated):
+    return (sharded[0].square().sum() + replicated.square().sum()).sqrt()
+
+
+@mistake(
+    "the norms are added",
+    rejected_by="a norm of 3 and one of 4 make 5",
+    cause="Squares add up, norms do not: sum the squares, then take the root.",
+)
+def norm_added(sharded, replicated):
+    return sharded.norm(dim=-1).sum() + replicated.norm()
+
+
+@mistake(
+    "what every worker has is counted every time",
+    rejected_by="a copy counts once",
+    symptom="The norm is too large, and grows with the number of workers.",
+    cause="Replicated gradients are one gradient, not N. Only shards are summed over the workers.",
+    seen="pytorch/pytorch PR 88955; ByteDance-Seed/VeOmni issue 184",
+)
+def norm_copies(sharded, replicated):
+    squares = sharded.square().sum() + len(sharded) * replicated.square().sum()
+    return squares.sqrt()
+
+
+@mistake(
+    "the mean over the workers",
+    rejected_by="every shard counts",
+    symptom="The logged norm is too low by the root of the number of workers.",
+    cause="Squares of shards are summed over the workers, not averaged.",
+    seen="radixark/miles_diffusion PR 35 logs a norm that is too low by this factor",
+)
+def norm_mean(sharded, replicated):
+    return (sharded.square().sum() / len(sharded) + replicated.square().sum()).sqrt()
+
+
+@mistake(
+    "what is not sharded is forgotten",
+    rejected_by="a copy counts once",
+    cause="The norm is that of the whole gradient, replicated parameters included.",
+)
+def norm_sharded(sharded, replicated):
+    return sharded.square().sum().sqrt() + 0 * replicated.sum()
+
+
+@mistake(
+    "the same order in every epoch",
+    rejected_by="two epochs have different orders",
+    symptom="No error and no warning; the model meets the same batches in every epoch.",
+    cause="The epoch is not part of the seed: DistributedSampler.set_epoch was not called.",
+    seen="NVIDIA/tacotron2 issue 241; kan-bayashi/ParallelWaveGAN issue 177; lucidrains/DALLE-pytorch PR 230",
+)
+def no_epoch(length, rank, world_size, epoch, seed):
+    return epoch_indices(length, rank, world_size, 0, seed)
+
+
+@mistake(
+    "every worker shuffles for itself",
+    rejected_by="every example is read",
+    symptom="Some examples are read twice in an epoch, others not at all.",
+    cause="The rank is part of the seed. All workers must agree on one order.",
+)
+def own_order(length, rank, world_size, epoch, seed):
+    return epoch_indices(length, rank, world_size, epoch, seed + 1000 * rank)
+
+
+@mistake(
+    "the rest is left out",
+    rejected_by="every example is read",
+    cause="The number per worker is rounded down: the last examples of the order are lost.",
+)
+def rest_left_out(length, rank, world_size, epoch, seed):
+    order = torch.tensor(epoch_order(length, seed + epoch))
+    return order[: length // world_size * world_size][rank::world_size]
+
+
+@mistake(
+    "workers with different numbers of examples",
+    rejected_by="all workers have equally many",
+    symptom="At the end of the epoch one worker waits for the others forever.",
+    cause="Where the length does not divide, some workers do a step that the others do not.",
+)
+def unequal_epoch(length, rank, world_size, epoch, seed):
+    return torch.tensor(epoch_order(length, seed + epoch)[rank::world_size], dtype=torch.long)
+
+
+@mistake(
+    "no order at all",
+    rejected_by="two epochs have different orders",
+    cause="The examples are dealt out as they lie: not shuffled.",
+)
+def not_shuffled(length, rank, world_size, epoch, seed):
+    each = -(-length // world_size)
+    return (torch.arange(each * world_size) % length)[rank::world_size]
+
+
+@mistake(
+    "all stages begin at once",
+    rejected_by="a stage waits for the one before",
+    cause="Stage s needs the output of stage s - 1: it begins s steps later.",
+)
+def at_once(stages, micro_batches):
+    return torch.arange(micro_batches).repeat(stages, 1)
+
+
+@mistake(
+    "one stage at a time",
+    rejected_by="m + p - 1 steps",
+    symptom="All other devices wait: p devices do the work of one.",
+    cause="Split the batch into micro-batches, and let a stage begin the next one while the first moves on.",
+)
+def one_at_a_time(stages, micro_batches):
+    table = torch.full((stages, stages * micro_batches), -1)
+    for stage in range(stages):
+        table[stage, stage * micro_batches : (stage + 1) * micro_batches] = torch.arange(
+            micro_batches
+        )
+    return table
+
+
+@mistake(
+    "the pipeline is not emptied",
+    rejected_by="every stage computes every micro-batch",
+    cause="After the first stage has finished, the last micro-batch still passes through p - 1 others.",
+)
+def not_emptied(stages, micro_batches):
+    table = timetable(stages, micro_batches)
+    table[:, micro_batches:] = -1
+    return table
+
+
+@mistake(
+    "the last stage begins",
+    rejected_by="a stage waits for the one before",
+    cause="In the forward pass data moves from stage 0 on. The backward pass runs the other way.",
+)
+def backward(stages, micro_batches):
+    return timetable(stages, micro_batches).flip(0)

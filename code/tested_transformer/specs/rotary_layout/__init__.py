@@ -1,0 +1,1 @@
+"""Moving weights from one layout of rotary positions to the other."""

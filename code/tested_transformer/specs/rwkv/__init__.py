@@ -1,0 +1,1 @@
+"""The Spec of RWKV-4's WKV."""

@@ -1,0 +1,1 @@
+"""The Specs of B-splines and of a KAN layer."""

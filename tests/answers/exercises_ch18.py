@@ -1,0 +1,250 @@
+"""The answers to the exercises of chapter 18."""
+
+import math
+
+import torch
+from torch.nn.functional import elu, pad
+
+from tested_transformer.exercises.ch18_core import positions_of
+from tested_transformer.functional.permutation_masks import permutation_masks
+from tested_transformer.functional.relative_shift import relative_shift
+from tested_transformer.mixers.infini_attention import infini_attention
+from tested_transformer.positions.alibi import alibi_slopes
+from tested_transformer.positions.rotary import apply_rotary
+from tested_transformer.specs.dynamic_ntk.mutants import dynamic_base
+from tested_transformer.specs.rotary_layout.mutants import to_halves
+
+from . import right, wrong
+
+# --- Rotary positions, interleaved ----------------------------------------------------------------
+
+right("ch18.rotary_interleaved", "the package's")(apply_rotary)
+
+
+@right("ch18.rotary_interleaved", "as complex numbers")
+def complex_rotation(x, position_ids):
+    d = x.shape[-1]
+    speed = 10000.0 ** (-torch.arange(0, d, 2).double() / d)
+    angles = position_ids[:, None] * speed
+    turns = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
+
+
+@right("ch18.rotary_interleaved", "evens and odds, written into a copy")
+def evens_and_odds(x, position_ids):
+    d = x.shape[-1]
+    angles = position_ids[:, None] * 10000.0 ** (-torch.arange(0, d, 2).double() / d)
+    cos, sin = angles.cos().to(x), angles.sin().to(x)
+    a, b = x[..., 0::2], x[..., 1::2]
+    out = torch.empty_like(x)
+    out[..., 0::2], out[..., 1::2] = a * cos - b * sin, a * sin + b * cos
+    return out
+
+
+@wrong("ch18.rotary_interleaved", "halves")
+def in_halves(x, position_ids):
+    return apply_rotary(x, position_ids, layout="halves")
+
+
+@wrong("ch18.rotary_interleaved", "another base")
+def small_base(x, position_ids):
+    return apply_rotary(x, position_ids, base=1000.0)
+
+
+# --- Positions of a padded batch ------------------------------------------------------------------
+
+right("ch18.positions_of", "running count")(positions_of)
+
+
+@right("ch18.positions_of", "strictly before")
+def strictly_before(real):
+    counts = real.long() @ torch.ones(real.shape[1], real.shape[1], dtype=torch.long).triu(1)
+    return counts.masked_fill(~real, 0)
+
+
+@right("ch18.positions_of", "row by row")
+def row_by_row(real):
+    ids = torch.zeros(real.shape, dtype=torch.long)
+    for row, out in zip(real, ids, strict=True):
+        out[row] = torch.arange(int(row.sum()))
+    return ids
+
+
+@wrong("ch18.positions_of", "the columns, padding included")
+def columns(real):
+    return torch.arange(real.shape[1]).expand(real.shape)
+
+
+@wrong("ch18.positions_of", "padding continues the count")
+def continued(real):
+    return (real.cumsum(1) - 1).clamp(min=0)
+
+
+# --- Dynamic NTK ----------------------------------------------------------------------------------
+
+right("ch18.dynamic_base", "clamped")(dynamic_base)
+
+
+@right("ch18.dynamic_base", "text by text")
+def by_text(lengths, base, d, trained, factor):
+    stretches = [max(1.0, factor * n / trained - (factor - 1)) for n in lengths.tolist()]
+    return torch.tensor([base * s ** (d / (d - 2)) for s in stretches], dtype=torch.float64)
+
+
+@wrong("ch18.dynamic_base", "the factor times the base")
+def times(lengths, base, d, trained, factor):
+    return torch.where(lengths > trained, base * factor, base).double()
+
+
+@wrong("ch18.dynamic_base", "the exponent inverted")
+def inverted(lengths, base, d, trained, factor):
+    stretch = factor * lengths.clamp(min=trained).double() / trained - (factor - 1)
+    return base * stretch ** ((d - 2) / d)
+
+
+# --- From interleaved to halves -------------------------------------------------------------------
+
+right("ch18.to_halves", "by three axes")(to_halves)
+
+
+@right("ch18.to_halves", "evens, then odds, of each head")
+def evens_then_odds(weight, num_heads):
+    heads = weight.chunk(num_heads)
+    return torch.cat([torch.cat((head[0::2], head[1::2])) for head in heads])
+
+
+@right("ch18.to_halves", "the line of a conversion script")
+def as_in_transformers(weight, num_heads):
+    rows, columns = weight.shape
+    pairs = weight.view(num_heads, rows // num_heads // 2, 2, columns)
+    return pairs.transpose(1, 2).reshape(rows, columns)
+
+
+@wrong("ch18.to_halves", "the columns in place of the rows")
+def columns_permuted(weight, num_heads):
+    return torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)
+
+
+# --- The relative shift ---------------------------------------------------------------------------
+
+right("ch18.causal_shift", "the package's")(relative_shift)
+
+
+@right("ch18.causal_shift", "by gather")
+def by_gather(by_distance, num_keys):
+    length = by_distance.shape[-2]
+    i, j = torch.arange(length)[:, None], torch.arange(num_keys)
+    distance = i + num_keys - length - j
+    column = (num_keys - 1 - distance).clamp(max=num_keys - 1)
+    picked = by_distance.gather(-1, column.expand(by_distance.shape))
+    return picked * (distance >= 0)
+
+
+@right("ch18.causal_shift", "row by row")
+def rolled(by_distance, num_keys):
+    length, rows = by_distance.shape[-2], []
+    for i in range(length):
+        left = length - 1 - i
+        rows.append(pad(by_distance[..., i, left:], (0, left)))
+    return torch.stack(rows, -2)
+
+
+@wrong("ch18.causal_shift", "the future left as it comes")
+def no_tril(by_distance, num_keys):
+    *batch, length, columns = by_distance.shape
+    padded = pad(by_distance, (1, 0)).reshape(*batch, columns + 1, length)
+    return padded[..., 1:, :].reshape(by_distance.shape)
+
+
+@wrong("ch18.causal_shift", "to the right")
+def to_the_right(by_distance, num_keys):
+    rows = [by_distance[..., i, :].roll(i, -1) for i in range(by_distance.shape[-2])]
+    return torch.stack(rows, -2).tril(num_keys - by_distance.shape[-2])
+
+
+# --- Infini-attention -----------------------------------------------------------------------------
+
+right("ch18.infini_attention", "the package's")(infini_attention)
+
+
+@right("ch18.infini_attention", "all keys of earlier segments, without a memory")
+def by_all_keys(query, key, value, gate, *, segment_length):
+    f, length = lambda x: elu(x) + 1, query.shape[2]
+    number = torch.arange(length) // segment_length
+    weights = f(query) @ f(key).mT * (number[:, None] > number)
+    recalled = weights @ value / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    own = (number[:, None] == number).tril()
+    local = scores.masked_fill(~own, -math.inf).softmax(-1) @ value
+    share = gate.sigmoid()[:, None, None]
+    return share * recalled + (1 - share) * local, f(key).mT @ value, f(key).sum(2)
+
+
+@wrong("ch18.infini_attention", "relu in place of ELU + 1")
+def by_relu(query, key, value, gate, *, segment_length):
+    _, memory, normalizer = infini_attention(query, key, value, gate, segment_length=segment_length)
+    output, _, _ = infini_attention(
+        query.relu(), key.relu(), value, gate, segment_length=segment_length
+    )
+    return output, memory, normalizer
+
+
+@wrong("ch18.infini_attention", "one segment")
+def one_segment(query, key, value, gate, *, segment_length):
+    return infini_attention(query, key, value, gate, segment_length=query.shape[2])
+
+
+# --- Orders ---------------------------------------------------------------------------------------
+
+right("ch18.order_masks", "the package's")(permutation_masks)
+
+
+@right("ch18.order_masks", "step by step")
+def step_by_step(order):
+    batch, length = order.shape
+    query = torch.zeros(batch, 1, length, length, dtype=torch.bool)
+    for b, row in enumerate(order.tolist()):
+        for t, position in enumerate(row):
+            query[b, 0, position, row[:t]] = True
+    return query | torch.eye(length, dtype=torch.bool), query
+
+
+@wrong("ch18.order_masks", "from left to right, whatever the order")
+def left_to_right(order):
+    return permutation_masks(torch.arange(order.shape[1]).expand(order.shape))
+
+
+@wrong("ch18.order_masks", "the masks the other way round")
+def swapped(order):
+    return permutation_masks(order)[::-1]
+
+
+# --- Buckets and slopes ---------------------------------------------------------------------------
+
+
+@right("ch18.causal_buckets", "pair by pair")
+def pair_by_pair(query_ids, key_ids, table, bidirectional=False, max_distance=128):
+    half, rows = len(table) // 2, []
+    for i in query_ids.tolist():
+        for j in key_ids.tolist():
+            distance = max(i - j, 0)
+            if distance >= half:
+                share = math.log(distance / half) / math.log(max_distance / half)
+                distance = min(half + int(share * (len(table) - half)), len(table) - 1)
+            rows.append(table[distance])
+    return torch.stack(rows, -1).unflatten(-1, (len(query_ids), -1))[None]
+
+
+@wrong("ch18.causal_buckets", "one bucket for every eight")
+def by_eight(query_ids, key_ids, table, bidirectional=False, max_distance=128):
+    distance = (query_ids[:, None] - key_ids).clamp(min=0)
+    return table[(distance // 8).clamp(max=len(table) - 1)].movedim(-1, 0)[None]
+
+
+right("ch18.alibi_slopes", "the package's")(alibi_slopes)
+
+
+@wrong("ch18.alibi_slopes", "1 / 2^h")
+def halves(num_heads):
+    return 0.5 ** torch.arange(1, num_heads + 1)

@@ -1,0 +1,38 @@
+"""The answers to the exercises on chapter 21's deeper pages."""
+
+import torch
+from torch.nn import functional
+
+from tested_transformer.functional.splines import bspline_basis
+from tested_transformer.functional.ternary import bit_linear
+
+from . import right, wrong
+
+right("ch21.bspline_basis", "the package's")(bspline_basis)
+right("ch21.bit_linear", "the package's")(bit_linear)
+
+
+@right("ch21.bit_linear", "step by step")
+def step_by_step(x, weight):
+    mean = weight.detach().abs().mean()
+    ternary = (weight.detach() / mean).round().clamp(-1, 1) * mean
+    step = x.detach().abs().amax(-1, keepdim=True) / 127
+    inputs = (x.detach() / step).round() * step
+    return (inputs + x - x.detach()) @ (ternary + weight - weight.detach()).T
+
+
+@wrong("ch21.bit_linear", "no gradient for the inputs")
+def inputs_detached(x, weight):
+    return bit_linear(x.detach(), weight) + 0 * functional.linear(x, weight)
+
+
+@wrong("ch21.bspline_basis", "a hat of the whole width")
+def wide_hats(x, knots, degree):
+    count = len(knots) - 1 - degree
+    left, right_end = knots[:count], knots[degree + 1 :]
+    middle = (left + right_end) / 2
+    rising, falling = (
+        (x[..., None] - left) / (middle - left),
+        (right_end - x[..., None]) / (right_end - middle),
+    )
+    return torch.minimum(rising, falling).clamp(min=0)
