@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tested_transformer.specs.compare import compare, needed, shares, unchanged
-from tested_transformer.specs.tolerance import Tolerance
+from tested_transformer.specs.tolerance import Tolerance, grown
 
 ZERO = np.zeros(3)
 
@@ -57,6 +57,7 @@ SUMS = {
     "a number more": (lambda t: 0.5 + t, 1.5, 4.5),
     "two of them": (lambda t: t + t * 2, 3.0, 12.0),
     "a sum": (lambda t: sum([t, t]), 2.0, 8.0),
+    "what grows with it": (lambda t: grown(t, lambda number: number / (5 - number)), 0.25, 4.0),
 }
 
 
@@ -98,3 +99,4 @@ def test_it_is_a_number_to_the_rest_of_python(asked):
 
 def test_needed_takes_a_number_as_it_is():
     assert needed(ZERO, ZERO, 0.25) == 0.25
+    assert grown(0.25, lambda number: 2 * number) == 0.5

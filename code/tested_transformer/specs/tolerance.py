@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-__all__ = ["Tolerance"]
+__all__ = ["Tolerance", "grown"]
 
 
 class Tolerance:
@@ -93,6 +93,13 @@ class Tolerance:
         return bool(self.whole)
 
     __hash__ = None
+
+
+def grown(tolerance: float | Tolerance, function: Callable[[float], float]) -> float | Tolerance:
+    """What a function that gives more for more makes of a tolerance."""
+    if not isinstance(tolerance, Tolerance):
+        return function(tolerance)
+    return Tolerance(function(tolerance.least), lambda: function(tolerance.whole))
 
 
 def _number(value: Any) -> Any:

@@ -14,6 +14,7 @@ from ..draw import Draw
 from ..masks.spec import textbook as masked_softmax
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec, finite
+from ..tolerance import Tolerance, grown
 from . import mutants
 
 STATEMENT = """attention(query, key, value, ...): softmax(query key^T / sqrt(d), over the allowed keys) value.
@@ -262,10 +263,15 @@ def same_direction(products: np.ndarray, logs: np.ndarray, slack: float) -> Prob
     )
 
 
-def log_slack(weights: np.ndarray, slack: float) -> float:
+def log_slack(weights: np.ndarray, slack: float | Tolerance) -> float | Tolerance:
     """How far the difference of the logarithms of two such weights may be off if each is, by the slack."""
-    left = float(weights.min(initial=1.0)) - slack
-    return 2 * slack / left if left > 0 else np.inf
+    smallest = float(weights.min(initial=1.0))
+
+    def of(slack: float) -> float:
+        left = smallest - slack
+        return 2 * slack / left if left > 0 else np.inf
+
+    return grown(slack, of)
 
 
 def _hidden(run: Run, case: Case) -> Problem | None:

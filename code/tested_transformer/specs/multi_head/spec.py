@@ -321,7 +321,7 @@ def _blind(run: Run, case: Case) -> Problem | None:
 
 def _distribution(run: Run, case: Case) -> Problem | None:
     weights, slack = weights_of(run, case)
-    if weights.min() < -slack:
+    if weights.min() < 0 and weights.min() < -slack:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
     sums = weights.sum(-1)
     return compare(np.ones_like(sums), sums, slack * weights.shape[-1], "sums of the weights")

@@ -161,7 +161,7 @@ def _apart(run: Run, case: Case) -> Problem | None:
 
 def _distribution(run: Run, case: Case) -> Problem | None:
     weights, (expected, slack) = weights_of(run, case), run.expected(readable(case))
-    if weights.min() < -slack:
+    if weights.min() < 0 and weights.min() < -slack:
         return Problem("weights of at least 0", f"a weight of {weights.min():.4g}")
     slack = slack * len(weights)  # that of each weight
     return compare(expected.sum(-1), weights.sum(-1), slack, "sums of the weights")
