@@ -54,6 +54,7 @@ from tested_transformer.layers.cache import (
 )
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
+from tested_transformer.layers.gated_delta_net import GatedDeltaState
 from tested_transformer.layers.gated_retention import RetentionState
 from tested_transformer.layers.indexed_latent_attention import IndexerConfig, LightningIndexer
 from tested_transformer.layers.moe import ExpertsConfig
@@ -219,6 +220,13 @@ def filled_retention_state() -> RetentionState:
     return state
 
 
+def filled_delta_state() -> GatedDeltaState:
+    """The state of a GatedDeltaNet(8, 2, d_key=4, d_value=4) after two tokens."""
+    state = GatedDeltaState()
+    state.keep(torch.rand(2, 2, 4, 4), torch.rand(2, 24, 3), 2)
+    return state
+
+
 def filled_segment_memory() -> SegmentMemory:
     """A memory of the two last of three tokens."""
     memory = SegmentMemory(2)
@@ -332,6 +340,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     AttentionCache: KeyValueCache,
     LayerState: KeyValueCache,
     RetentionState: filled_retention_state,
+    GatedDeltaState: filled_delta_state,
     Pattern: lambda: Local(2),
     Part: lambda: Local(2).parts(3)[0],
     XLNetConfig: small_xlnet_config,
@@ -611,6 +620,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "permutation_masks.order": lambda: torch.tensor([[1, 0, 2], [2, 1, 0]]),
     "TransformerXLConfig.latent": lambda: None,
     "TransformerXLConfig.experts": lambda: None,
+    "primal_ttt.norm": lambda: None,
+    "dual_ttt.norm": lambda: None,
     "YocoConfig.num_layers": lambda: 2,
     "SharedKeyValues.norm": lambda: LayerNorm(8),
     "GptOssConfig.windowed": lambda: (True, False) * 3,

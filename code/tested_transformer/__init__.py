@@ -93,7 +93,7 @@ PUBLIC = {
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
-    "layers.gated_delta_net": "causal_convolution GatedDeltaNet GatedDeltaState l2_normalize",
+    "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",

@@ -10,7 +10,6 @@ from same_numbers import assert_float32_same, in_dtype, shake
 from tested_transformer.layers.gated_delta_net import (
     GatedDeltaNet,
     GatedDeltaState,
-    causal_convolution,
     l2_normalize,
 )
 
@@ -150,18 +149,6 @@ def test_a_cache_is_reordered_and_emptied():
     torch.testing.assert_close(made(X[:, :1], cache=cache), expected)
     cache.truncate(0)
     torch.testing.assert_close(made(X, cache=cache), made(X))
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("length", [0, 1, 2, 7])
-def test_the_convolution_is_torchs(width, length):
-    weight = torch.randn(D, width, dtype=torch.float64)
-    past = torch.randn(2, width - 1, D, dtype=torch.float64)
-    x = X[:, :length]
-    found = causal_convolution(x, weight, past)
-    padded = torch.cat((past, x), 1).mT
-    expected = functional.conv1d(padded, weight[:, None], groups=D).mT if length else x
-    torch.testing.assert_close(found, expected)
 
 
 def test_a_norm():

@@ -15,8 +15,9 @@ from ..shapes import checked
 from .cache import check_no_gradient
 from .gated_retention import RetentionState
 from .multi_head import concat_heads, split_heads
+from .short_convolution import short_convolution
 
-__all__ = ["GatedDeltaNet", "GatedDeltaState", "causal_convolution", "l2_normalize"]
+__all__ = ["GatedDeltaNet", "GatedDeltaState", "l2_normalize"]
 
 
 @checked
@@ -35,32 +36,12 @@ def l2_normalize(
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
-@checked(nonempty="w")
-def causal_convolution(
-    x: Float[Tensor, "B L C"],
-    weight: Float[Tensor, "C w"],
-    past: Float[Tensor, "B w-1 C"] | None = None,
-) -> Float[Tensor, "B L C"]:
-    """Each feature by itself: a weighted sum of its last w values, the token's own included.
-
-    past: the w - 1 inputs before the first, 0 by default.
-
-    Shapes: x (B, L, C), weight (C, w), past (B, w - 1, C) -> (B, L, C).
-    Raises: TypeError or ValueError that name the argument.
-    Source: Yang et al. 2025 (gated DeltaNet); a depthwise nn.Conv1d that is padded on the left.
-    """
-    width = weight.shape[1]
-    past = x.new_zeros(x.shape[0], width - 1, x.shape[2]) if past is None else past
-    padded = torch.cat((past, x), 1)  # B w-1+L C
-    return sum(weight[:, i] * padded[:, i : i + x.shape[1]] for i in range(width))
-
-
 class GatedDeltaState(RetentionState):
     """The cache of a `GatedDeltaNet`: the state of the delta rule, and the convolution's last w - 1 inputs.
 
     It never grows. What a token did to it cannot be undone; see `RetentionState`.
 
-    Shapes: state (B, H, d, dv), in at least float32; inputs (B, w - 1, C); both None before the first call.
+    Shapes: state (B, H, d, dv), in at least float32; inputs (B, C, w - 1); both None before the first call.
     Source: transformers, models/qwen3_next.
     """
 
@@ -171,18 +152,15 @@ class GatedDeltaNet(nn.Module):
         self, x: Tensor, real: Tensor | None, past: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys and values (B, H, L, .) behind the convolution, and its last w - 1 inputs."""
-        width = self.conv.shape[1]
         new = torch.cat((self.query(x), self.key(x), self.value(x)), -1)  # B L C
-        if past is None:
-            past = new.new_zeros(new.shape[0], width - 1, new.shape[2])
-        mixed = functional.silu(causal_convolution(new, self.conv, past))
-        query, key, value = mixed.split(self.widths, -1)
+        mixed, inputs = short_convolution(new, self.conv, state=past, real=real)
+        query, key, value = functional.silu(mixed).split(self.widths, -1)
         repeat = self.num_heads // self.num_key_heads
         query, key = (
             l2_normalize(split_heads(each, self.num_key_heads)).repeat_interleave(repeat, 1)
             for each in (query, key)
         )
-        return query, key, split_heads(value, self.num_heads), last_inputs(past, new, real)
+        return query, key, split_heads(value, self.num_heads), inputs
 
     def gates(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """beta and the logarithm of the decay, (B, H, L); 0 where nothing is real."""
@@ -191,13 +169,3 @@ class GatedDeltaNet(nn.Module):
         if real is None:
             return beta, log_decay
         return tuple(each.masked_fill(~real[:, None], 0.0) for each in (beta, log_decay))
-
-
-def last_inputs(past: Tensor, new: Tensor, real: Tensor | None) -> Tensor:
-    """The last real inputs, as many as there are in `past`, (B, w - 1, C)."""
-    joined, count = torch.cat((past, new), 1), past.shape[1]
-    if real is None:
-        return joined[:, joined.shape[1] - count :]
-    counts = torch.cat((real.new_ones(past.shape[:2]), real), 1)
-    order = counts.int().argsort(dim=1, stable=True)[:, joined.shape[1] - count :]  # real ones last
-    return joined.gather(1, order[..., None].expand(-1, -1, joined.shape[2]))

@@ -68,7 +68,7 @@ class WkvFormula(Formula):
 
 
 @mistake(
-    "no running maximum",
+    "exponentials of the keys as they are",
     rejected_by="large keys stay finite",
     symptom="The loss is NaN after some tokens, as soon as a key is large.",
     cause="exp(key) is summed as it is. Only exp(key - the largest key so far) is safe.",
@@ -124,7 +124,7 @@ class NothingFades(WkvFormula):
 
 
 @mistake(
-    "no denominator",
+    "the numerator alone",
     rejected_by="it is a mean of the values",
     symptom="Outputs grow with the length of the text.",
     cause="The numerator alone is returned.",
