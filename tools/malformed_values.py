@@ -61,6 +61,7 @@ from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.norms import LayerNorm
 from tested_transformer.layers.paged_cache import PagedCache
+from tested_transformer.layers.recurrent_state import RecurrentState
 from tested_transformer.layers.resi_dual import ResiDual, ResiDualStack
 from tested_transformer.layers.residual import Residual
 from tested_transformer.layers.segment_memory import SegmentMemory
@@ -73,6 +74,7 @@ from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
 from tested_transformer.models.language_model import LanguageModel, LanguageModelConfig
 from tested_transformer.models.loading import save_pretrained
+from tested_transformer.models.mamba import Mamba2Config, MambaConfig
 from tested_transformer.models.mpt import MptConfig
 from tested_transformer.models.parallel import ParallelLanguageModelConfig
 from tested_transformer.models.recurrent import (
@@ -80,7 +82,12 @@ from tested_transformer.models.recurrent import (
     RecurrentConfig,
     RecurrentTranslator,
 )
+from tested_transformer.models.recurrent_language_model import (
+    RecurrentLanguageModel,
+    RecurrentLanguageModelConfig,
+)
 from tested_transformer.models.roformer import RoFormerConfig
+from tested_transformer.models.rwkv import Rwkv, RwkvConfig
 from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.transformer_xl import TransformerXL, TransformerXLConfig
@@ -341,6 +348,14 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LayerState: KeyValueCache,
     RetentionState: filled_retention_state,
     GatedDeltaState: filled_delta_state,
+    RecurrentState: RecurrentState,
+    MambaConfig: lambda: MambaConfig(vocab_size=11, d_model=8, num_layers=1, num_states=4),
+    Mamba2Config: lambda: Mamba2Config(
+        vocab_size=11, d_model=8, num_layers=1, num_heads=4, d_head=4, num_states=4
+    ),
+    RwkvConfig: lambda: RwkvConfig(vocab_size=11, d_model=8, num_layers=1),
+    RecurrentLanguageModelConfig: lambda: MambaConfig(vocab_size=11, d_model=8, num_layers=1),
+    RecurrentLanguageModel: lambda: Rwkv(RwkvConfig(vocab_size=11, d_model=8, num_layers=1)),
     Pattern: lambda: Local(2),
     Part: lambda: Local(2).parts(3)[0],
     XLNetConfig: small_xlnet_config,
