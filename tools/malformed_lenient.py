@@ -22,6 +22,7 @@ LENIENT: dict[str, str] = {
     "*.*mask = two axes more": "that is the rank of the scores, and 1 stands for every sample and head",
     "*.bias = two axes more": "that is the rank of the scores, and 1 stands for every sample and head",
     "LanguageModel.forward.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
+    "RecurrentLanguageModel.forward.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
     "Yoco.*.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
     "RoFormer.encode.attention_mask = torch.int64": "0 and 1, as tokenizers give the mask",
     "attention.* = torch.float*": "bias and slopes may be more exact than the queries",

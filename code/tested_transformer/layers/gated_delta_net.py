@@ -54,7 +54,10 @@ class GatedDeltaState(RetentionState):
         """Bytes of the state and of the inputs."""
         return super().nbytes + (0 if self.inputs is None else self.inputs.nbytes)
 
-    def keep(self, state: Tensor, inputs: Tensor, new: int) -> None:
+    @checked
+    def keep(
+        self, state: Float[Tensor, "B H d dv"], inputs: Float[Tensor, "B C K"], new: NonNegativeInt
+    ) -> None:
         """Keep the state and the last inputs after `new` more tokens.
 
         Raises: TypeError or ValueError that name the argument; ValueError if a gradient would be lost.
@@ -137,8 +140,10 @@ class GatedDeltaNet(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """Read the new tokens, after those that the cache has seen."""
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)
-        query, key, value, inputs = self.projected(x, real, None if cache is None else cache.inputs)
-        beta, log_decay = self.gates(x, real)
+        query, key, value, inputs = self._projected(
+            x, real, None if cache is None else cache.inputs
+        )
+        beta, log_decay = self._gates(x, real)
         heads, state = chunked_delta_rule(
             query, key, value, beta, log_decay, state=None if cache is None else cache.state,
             chunk_size=self.chunk_size,
@@ -148,7 +153,7 @@ class GatedDeltaNet(nn.Module):
         heads = self.norm_scale * functional.rms_norm(heads, heads.shape[-1:], eps=self.norm_eps)
         return self.output(concat_heads(heads) * functional.silu(self.gate(x)))  # B L D
 
-    def projected(
+    def _projected(
         self, x: Tensor, real: Tensor | None, past: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys and values (B, H, L, .) behind the convolution, and its last w - 1 inputs."""
@@ -162,7 +167,7 @@ class GatedDeltaNet(nn.Module):
         )
         return query, key, split_heads(value, self.num_heads), inputs
 
-    def gates(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _gates(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """beta and the logarithm of the decay, (B, H, L); 0 where nothing is real."""
         rate = functional.softplus(self.decay(x).float() + self.decay_bias.float())
         beta, log_decay = self.beta(x).sigmoid().mT, (-self.log_rate.float().exp() * rate).mT

@@ -37,8 +37,12 @@ class RecurrentState:
         self.tensors: dict[str, Tensor] = {}
         self.length = 0
 
+    @checked
     def get(self, name: str) -> Tensor | None:
-        """The tensor of that name; None before the first call."""
+        """The tensor of that name; None before the first call.
+
+        Raises: TypeError if the name is no string.
+        """
         return self.tensors.get(name)
 
     @property
@@ -51,10 +55,11 @@ class RecurrentState:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def update(self, new: int, **tensors: Tensor) -> None:
+    @checked
+    def update(self, new: NonNegativeInt, **tensors: Tensor) -> None:
         """Keep these tensors after `new` more tokens.
 
-        Raises: ValueError if a gradient would be lost.
+        Raises: TypeError or ValueError that name the argument; ValueError if a gradient would be lost.
         """
         check_no_gradient(**tensors)
         self.tensors, self.length = tensors, self.length + new

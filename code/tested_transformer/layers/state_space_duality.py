@@ -90,9 +90,9 @@ class StateSpaceDuality(nn.Module):
         )  # fmt: skip
         if cache is not None:
             cache.update(x.shape[1], convolution=last, scan=state)
-        return self.output(self.gated_norm(concat_heads(y), gate))
+        return self.output(self._gated_norm(concat_heads(y), gate))
 
-    def gated_norm(
+    def _gated_norm(
         self, y: Float[Tensor, "B L D"], gate: Float[Tensor, "B L D"]
     ) -> Float[Tensor, "B L D"]:
         """The gated features, each group divided by its root mean square."""
