@@ -54,7 +54,7 @@ class GatedDeltaState(RetentionState):
         """Bytes of the state and of the inputs."""
         return super().nbytes + (0 if self.inputs is None else self.inputs.nbytes)
 
-    @checked
+    @checked(any_dtype="inputs")
     def keep(
         self, state: Float[Tensor, "B H d dv"], inputs: Float[Tensor, "B C K"], new: NonNegativeInt
     ) -> None:

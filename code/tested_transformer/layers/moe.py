@@ -130,11 +130,13 @@ class MixtureOfExperts(nn.Module):
         return nn.functional.linear(x.to(wide), self.router.weight.to(wide))
 
 
+@checked
 @contextmanager
 def record_router_logits(model: nn.Module) -> Iterator[list[Float[Tensor, "*batch E"]]]:
     """A list to which every mixture of a model adds its router's logits at each call, for a balance loss.
 
     Shapes: each (*batch, E), one per mixture, in the order of the calls.
+    Raises: TypeError that names the argument.
     Source: transformers' output_router_logits.
     """
     recorded: list[Tensor] = []
