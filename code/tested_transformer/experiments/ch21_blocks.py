@@ -104,7 +104,7 @@ def train_block(
 
 
 @torch.no_grad()
-def step_bias(mixture: MixtureOfExperts, logits: Float[Tensor, "B L E"]) -> None:
+def step_bias(mixture: MixtureOfExperts, logits: Float[Tensor, "*batch E"]) -> None:
     """One step of the bias of a mixture, by whom the tokens of a batch chose."""
     scores = logits.sigmoid() + mixture.choice_bias
     counts = expert_counts(scores.topk(mixture.config.num_chosen).indices, EXPERTS)
