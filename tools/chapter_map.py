@@ -13,7 +13,7 @@ import yaml
 
 from chapters import ROOT, heading, number
 
-NODE, TALL, AIR, GAP = 168, 48, 14, 36  # a chapter's box in the wide map, and the space around it
+NODE, TALL, AIR, GAP = 156, 48, 14, 16  # a chapter's box in the wide map, and the space around it
 GUTTER, ROW, LOW, PHONE = 92, 46, 38, 360  # the narrow map: room for arcs, rows, boxes, width
 LABEL = "Map of the chapters: an arrow leads from each chapter to those that need it. The list below says it in words."
 

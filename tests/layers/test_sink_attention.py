@@ -172,7 +172,8 @@ def test_a_query_that_may_attend_to_nothing_has_no_gradient():
 
 
 def test_a_sink_of_zero_can_hide_a_bug_and_one_of_20_cannot():
-    """Among many large scores in bfloat16 a sink of 0 changes no bit; see pull request 3551 of TransformerEngine."""
+    """Among many large scores in bfloat16 a sink of 0 changes the last bit at most; see pull request 3551 of
+    TransformerEngine."""
     query, key, value = (numbers(1, 2, 64, 16, seed=s).bfloat16() for s in range(3))
     query, key = 2 * query.abs(), 2 * key.abs()  # scores near 10
     plain = attention(query, key, value, backend="plain")
@@ -180,7 +181,8 @@ def test_a_sink_of_zero_can_hide_a_bug_and_one_of_20_cannot():
     def with_sinks(logit):
         return sink_attention(query, key, value, torch.full((2,), logit), backend="plain")
 
-    assert torch.equal(with_sinks(0.0), plain)
+    off = (with_sinks(0.0).double() - plain.double()).abs()
+    assert bool((off <= torch.finfo(torch.bfloat16).eps * plain.double().abs()).all())
     assert not torch.allclose(with_sinks(20.0), plain, rtol=0.2, atol=0.2)
 
 

@@ -195,10 +195,16 @@ def test_a_grid_that_can_not_be_drawn_is_refused(places, said):
 
 def test_a_line_takes_the_row_that_is_free():
     first, under, last = placed(1, [], (0, 0)), placed(2, [], (1, 0)), placed(3, [1], (2, 1))
-    (low,) = {y for x, y in points(chapter_map.way(first, last, {(1, 0)})) if x > 210}
+    (low,) = {
+        y
+        for x, y in points(chapter_map.way(first, last, {(1, 0)}))
+        if x > chapter_map.left(under) + 5
+    }
     assert low == chapter_map.middle(last)
     middle = points(chapter_map.way(first, last, {(1, 1)}))
-    assert {y for x, y in middle if x < 370} == {chapter_map.middle(under)}
+    assert {y for x, y in middle if x < chapter_map.left(last) - chapter_map.GAP - 3} == {
+        chapter_map.middle(under)
+    }
 
 
 def test_a_chapter_can_not_need_a_later_one(tmp_path, monkeypatch):
