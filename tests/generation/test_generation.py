@@ -159,8 +159,14 @@ def test_bad_choices(call, message):
         (lambda: translate(MODEL, "a", WORDS, WORDS), "sentences: expected a sequence, got str"),
         (lambda: translate(MODEL, ["a"], WORDS, WORDS), r"sentences\[0\]: .* of strings, got str"),
         (lambda: Seq2SeqState(MODEL, BOS_ONLY, cache="False"), "cache: expected True or False"),
-        (lambda: CausalState(MODEL), "model: expected a LanguageModel, got Transformer"),
-        (lambda: CausalState(MODEL.decoder), "model: expected a LanguageModel, got Decoder"),
+        (
+            lambda: CausalState(MODEL),
+            "model: expected a LanguageModel or a RecurrentLanguageModel, got Transformer",
+        ),
+        (
+            lambda: CausalState(MODEL.decoder),
+            "model: expected a LanguageModel or a RecurrentLanguageModel, got Decoder",
+        ),
         (lambda: Sampling().choose(torch.ones(2, 5), BOS_ONLY), r"prefix_ids: .* \(2, L\)"),
         (lambda: Generated(BOS_ONLY, torch.ones(1)).decode("x"), "vocabulary: .* has `decode`"),
     ],

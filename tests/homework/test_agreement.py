@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,7 +173,9 @@ def notebook():
 
 @pytest.fixture(scope="module")
 def student():
-    with JailSession(CODE, limits=SMALL) as session:
+    # One session for all answers, where a student's has one task: it may take longer.
+    limits = replace(SMALL, wall_seconds=300.0, cpu_seconds=120)
+    with JailSession(CODE, limits=limits) as session:
         yield session
 
 
