@@ -148,10 +148,10 @@ def narrow(book: list[Chapter]) -> str:
 
 
 def wrapped(title: str) -> list[str]:
-    """A title in lines that fit into a box: of 16 letters, or of 15 where few of them are narrow."""
-    lines = textwrap.wrap(title, 16)
+    """A title in lines that fit into a box: of 15 letters, or of 14 where few of them are narrow."""
+    lines = textwrap.wrap(title, 15)
     widths = [len(line) - 0.4 * sum(letter in "fijlrtI- " for letter in line) for line in lines]
-    return lines if max(widths) < 14.5 else textwrap.wrap(title, 15)
+    return lines if max(widths) < 13.2 else textwrap.wrap(title, 14)
 
 
 def wide(book: list[Chapter]) -> str:
