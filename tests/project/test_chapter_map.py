@@ -125,7 +125,7 @@ def test_it_can_be_read(book, kind):
     assert root.get("aria-label")
     for chapter, link in zip(book, of_class(root, "map-node"), strict=True):
         words = "".join(link.find("text[last()]").itertext()).split()
-        assert words == chapter.title.split()
+        assert "".join(words) == chapter.title.replace(" ", "")  # a line may end with a hyphen
         assert max(len("".join(line.itertext())) for line in link.iter("tspan")) < 30
         label = link.get("aria-label")
         assert label.startswith(chapter.name)

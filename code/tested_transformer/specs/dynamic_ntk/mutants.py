@@ -59,6 +59,7 @@ def longest(lengths, base, d, trained, factor):
 @mistake(
     "dynamic NTK without its exponent",
     rejected_by="the slowest pair is slowed by the stretch",
+    symptom="Long texts are read with frequencies that are stretched too little.",
     cause="The base is raised to (d - 2)/d in the slowest pair: the stretch needs the inverse power.",
 )
 def no_exponent(lengths, base, d, trained, factor):
@@ -69,6 +70,7 @@ def no_exponent(lengths, base, d, trained, factor):
 @mistake(
     "the length over the trained one alone",
     rejected_by="the slowest pair is slowed by the stretch",
+    symptom="Texts near the trained length are stretched too little.",
     cause="The configuration's factor is left out: factor x length / trained - (factor - 1).",
 )
 def no_factor(lengths, base, d, trained, factor):

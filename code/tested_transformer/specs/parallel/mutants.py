@@ -38,6 +38,7 @@ def same_chunk(chunks, step):
 @mistake(
     "the ring the other way around",
     rejected_by="worker r receives from worker r - 1",
+    symptom="Every worker waits for a chunk that nobody sends, or sums the wrong one.",
     cause="Worker r sends to worker r + 1. So what worker r receives comes from worker r - 1.",
 )
 def other_way(chunks, step):
@@ -188,6 +189,7 @@ def contiguous(length, rank, world_size):
 @mistake(
     "the last chunk for everybody",
     rejected_by="every token has one worker",
+    symptom="All workers compute the same late tokens; other tokens are missing.",
     cause="Worker r has chunk 2N - 1 - r from the back: another one for each worker.",
 )
 def last_chunk(length, rank, world_size):
@@ -247,6 +249,7 @@ def norm_local(sharded, replicated):
 @mistake(
     "the norms are added",
     rejected_by="a norm of 3 and one of 4 make 5",
+    symptom="The norm is too large, and gradients are clipped too hard.",
     cause="Squares add up, norms do not: sum the squares, then take the root.",
 )
 def norm_added(sharded, replicated):
@@ -279,6 +282,7 @@ def norm_mean(sharded, replicated):
 @mistake(
     "what is not sharded is forgotten",
     rejected_by="a copy counts once",
+    symptom="The norm is too small, and gradients are clipped too late.",
     cause="The norm is that of the whole gradient, replicated parameters included.",
 )
 def norm_sharded(sharded, replicated):
@@ -309,6 +313,7 @@ def own_order(length, rank, world_size, epoch, seed):
 @mistake(
     "the rest is left out",
     rejected_by="every example is read",
+    symptom="Some examples are never seen in an epoch.",
     cause="The number per worker is rounded down: the last examples of the order are lost.",
 )
 def rest_left_out(length, rank, world_size, epoch, seed):
@@ -329,6 +334,7 @@ def unequal_epoch(length, rank, world_size, epoch, seed):
 @mistake(
     "no order at all",
     rejected_by="two epochs have different orders",
+    symptom="Every epoch goes through the examples in the same order.",
     cause="The examples are dealt out as they lie: not shuffled.",
 )
 def not_shuffled(length, rank, world_size, epoch, seed):
@@ -339,6 +345,7 @@ def not_shuffled(length, rank, world_size, epoch, seed):
 @mistake(
     "all stages begin at once",
     rejected_by="a stage waits for the one before",
+    symptom="The estimate promises a pipeline without a bubble.",
     cause="Stage s needs the output of stage s - 1: it begins s steps later.",
 )
 def at_once(stages, micro_batches):
@@ -363,6 +370,7 @@ def one_at_a_time(stages, micro_batches):
 @mistake(
     "the pipeline is not emptied",
     rejected_by="every stage computes every micro-batch",
+    symptom="The last micro-batches are missing from the timetable.",
     cause="After the first stage has finished, the last micro-batch still passes through p - 1 others.",
 )
 def not_emptied(stages, micro_batches):
@@ -374,6 +382,7 @@ def not_emptied(stages, micro_batches):
 @mistake(
     "the last stage begins",
     rejected_by="a stage waits for the one before",
+    symptom="Stages compute before their input exists.",
     cause="In the forward pass data moves from stage 0 on. The backward pass runs the other way.",
 )
 def backward(stages, micro_batches):

@@ -35,6 +35,7 @@ def backwards(weight, num_heads):
 @mistake(
     "pairs and members left in place",
     rejected_by="equals the reference",
+    symptom="The converted model writes a few sensible tokens, then gibberish.",
     cause="A reshape alone moves nothing: the axes have to be transposed.",
 )
 def reshaped(weight, num_heads):
