@@ -1,6 +1,5 @@
 """Solutions of the exercise on TTT's dual form."""
 
-
 from answers import right, wrong
 from answers.ttt import by_autograd
 from tested_transformer.mixers.ttt import primal_ttt
@@ -36,5 +35,3 @@ def online(query, key, value, step_size, state=None):
 @wrong("ch20.ttt_batch", "no gradient through the state")
 def frozen(query, key, value, step_size, state=None):
     return dual(query, key, value, step_size, None if state is None else state.detach())
-
-
