@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from ..data.masked_tokens import mask_tokens
 from ..data.number_words import german_words
 from ..layers.chunk_database import ChunkDatabase
 from ..models.retro import Retro, RetroConfig
@@ -20,11 +19,11 @@ from . import ch12_masked
 KEY_MODEL = (
     Path(__file__).parents[1] / "data" / "trained" / "number_keys"
 )  # by tools/train_number_keys.py
-CHUNK, NEIGHBORS = 8, 2
+CHUNK, NEIGHBORS = 8, 1
 NUMBERS = range(1, 1000)
 SYLLABLES = [first + second for first in "bdfgkl" for second in "aeiou"]
-SPECIAL = ["[PAD]", "[CLS]", "[MASK]", "·"]  # · fills a chunk
-FILL, MASK = 3, 2
+SPECIAL = ["[PAD]", "·"]  # · fills a chunk
+FILL = 1
 FRAME = ["die", "wie", "zahl", "heißt", "?", "."]
 WORDS = (
     SPECIAL + FRAME + SYLLABLES
@@ -80,23 +79,24 @@ def split_numbers() -> tuple[Int[Tensor, "700"], Int[Tensor, "299"]]:
 # --- Keys -----------------------------------------------------------------------------------------
 
 
-def train_key_model(seed: int = 0, steps: int = 1500) -> ch12_masked.MaskedLM:
-    """Chapter 12's masked language model on questions, statements and names of the numbers of training."""
+def train_key_model(seed: int = 0, steps: int = 600) -> ch12_masked.Bert:
+    """Chapter 12's encoder, trained so that a question is nearest to the statement of its number among 128.
+
+    Only the numbers of training are used.
+    """
     torch.manual_seed(seed)
     rng = torch.Generator().manual_seed(seed)
-    model = ch12_masked.MaskedLM(ch12_masked.Bert(len(WORDS), CHUNK))
-    rows = split_numbers()[0]
-    texts = torch.cat((QUESTIONS[rows], STATEMENTS[rows], new_names(10**6)[rows]))
-    everything = torch.ones(1, 1, 1, CHUNK, dtype=torch.bool)
+    bert = ch12_masked.Bert(len(WORDS), CHUNK)
+    rows, encode = split_numbers()[0], keys_by(bert)
 
     def loss() -> Tensor:
-        batch = texts[torch.randint(len(texts), (64,), generator=rng)]
-        inputs, labels = mask_tokens(batch, batch == FILL, rng, mask_id=MASK, vocab_size=len(WORDS))
-        logits = model(inputs, everything)
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        batch = rows[torch.randperm(len(rows), generator=rng)[:128]]
+        questions, statements = encode(QUESTIONS[batch]), encode(STATEMENTS[batch])
+        distances = torch.cdist(questions, statements).square()  # 128 128
+        return functional.cross_entropy(-distances, torch.arange(128))
 
-    ch12_masked.train(model, loss, steps, lr=5e-3)
-    return model
+    ch12_masked.train(bert, loss, steps, lr=2e-3)
+    return bert.eval().requires_grad_(False)
 
 
 def load_key_model() -> ch12_masked.Bert:
@@ -157,7 +157,7 @@ def predicted_names(
 MODELS = {
     "small, with retrieval": {"d_model": 32, "num_layers": 2},
     "small, without": {"d_model": 32, "num_layers": 2, "num_retrieval_layers": 0},
-    "larger, without": {"d_model": 128, "num_layers": 4, "num_retrieval_layers": 0},
+    "larger, without": {"d_model": 96, "num_layers": 3, "num_retrieval_layers": 0},
 }
 STEPS, BATCH = 800, 64
 RATES = {"small, with retrieval": 5e-3, "small, without": 5e-3, "larger, without": 1e-3}
