@@ -52,7 +52,10 @@ class ChunkedCrossAttention(nn.Module):
             layer(neighbors).unflatten(-1, (self.num_heads, -1)).movedim(3, 1)  # B H N R d
             for layer in (self.key, self.value)
         )
-        heads = chunked_cross_attention(
-            query, key, value, chunk_size=self.chunk_size, mask=mask
-        )  # B H L d
-        return self.output(concat_heads(heads))
+        return self.output(concat_heads(self._read(query, key, value, mask)))
+
+    def _read(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Float[Tensor, "B H L d"]:
+        """What the heads compute: `chunked_cross_attention`."""
+        return chunked_cross_attention(query, key, value, chunk_size=self.chunk_size, mask=mask)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..bounds import AtLeast, Below, Divides, PositiveInt
+from ..bounds import AtLeast, AtMost, Below, Divides, PositiveInt
 from ..layers.chunked_cross_attention import ChunkedCrossAttention
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention
@@ -36,7 +36,7 @@ class RetroConfig:
     d_model: PositiveInt = 64
     num_heads: Annotated[int, AtLeast(1), Divides("d_model")] = 4
     num_layers: PositiveInt = 2
-    num_retrieval_layers: Annotated[int, AtLeast(0)] = 1
+    num_retrieval_layers: Annotated[int, AtLeast(0), AtMost("num_layers")] = 1
     num_encoder_layers: PositiveInt = 1
     max_length: PositiveInt = 128
     pad_id: int = 0
@@ -87,8 +87,8 @@ class Retro(nn.Module):
                 if memory is None:
                     real = neighbors.flatten(2) != self.config.pad_id  # B N k*r
                     memory = self.encoder(self._embed(neighbors), neighbors, x)  # B N k*r D
-                x = x + layer.reads(layer.norms[1](x), memory, mask=real)
-            x = x + layer.feed_forward(layer.norms[2](x))
+                x = x + layer.reads(layer.reading_norm(x), memory, mask=real)
+            x = x + layer.feed_forward(layer.norms[1](x))
         return self.output(self.norm(x))
 
     def _embed(self, ids: Int[Tensor, "*batch L"]) -> Float[Tensor, "*batch L D"]:
@@ -109,8 +109,9 @@ class RetroLayer(nn.Module):
         D, H = config.d_model, config.num_heads
         self.attention = MultiHeadAttention(D, H, bias=False)
         self.reads = ChunkedCrossAttention(D, H, config.chunk_size) if reads else None
+        self.reading_norm = RMSNorm(D) if reads else None
         self.feed_forward = FeedForward(D, 4 * D, bias=False)
-        self.norms = nn.ModuleList(RMSNorm(D) for _ in range(3))
+        self.norms = nn.ModuleList(RMSNorm(D) for _ in range(2))
 
 
 class NeighborEncoder(nn.Module):
@@ -143,7 +144,7 @@ class NeighborEncoder(nn.Module):
         x: Float[Tensor, "B L D"],
     ) -> Float[Tensor, "B N kr D"]:
         """Encode the embedded neighbors e, given what the decoder made of their chunks, x."""
-        batch, num_chunks, k, r, _ = e.shape
+        batch, num_chunks, k, r, width = e.shape
         chunks = x[:, : num_chunks * self.chunk_size].unflatten(1, (num_chunks, self.chunk_size))
         chunks = self.chunk_norm(chunks)  # B N m D
         chunks = chunks[:, :, None].expand(-1, -1, k, -1, -1).flatten(0, 2)  # BNk m D
@@ -154,4 +155,4 @@ class NeighborEncoder(nn.Module):
             e = e + layer["attention"](norms[0](e), mask=mask)
             e = e + layer["cross"](norms[1](e), chunks)
             e = e + layer["feed_forward"](norms[2](e))
-        return self.norm(e).view(batch, num_chunks, k * r, -1)
+        return self.norm(e).view(batch, num_chunks, k * r, width)
