@@ -16,9 +16,8 @@ from ..layers.chunk_database import ChunkDatabase
 from ..models.retro import Retro, RetroConfig
 from . import ch12_masked
 
-KEY_MODEL = (
-    Path(__file__).parents[1] / "data" / "trained" / "number_keys"
-)  # by tools/train_number_keys.py
+TRAINED = Path(__file__).parents[1] / "data" / "trained"  # by tools/train_retrieval.py
+KEY_MODEL, FACT_MODEL = TRAINED / "number_keys", TRAINED / "number_facts"
 CHUNK, NEIGHBORS = 8, 1
 NUMBERS = range(1, 1000)
 SYLLABLES = [first + second for first in "bdfgkl" for second in "aeiou"]
@@ -169,6 +168,13 @@ def build(name: str, seed: int) -> Retro:
     return Retro(
         RetroConfig(vocab_size=len(WORDS), chunk_size=CHUNK, max_length=32, **MODELS[name])
     )
+
+
+def load_fact_model() -> Retro:
+    """The first "small, with retrieval" of the benchmark, which ships with the package."""
+    model = build("small, with retrieval", 0)
+    model.load_state_dict(load_file(FACT_MODEL / "model.safetensors"))
+    return model.eval().requires_grad_(False)
 
 
 def sample_rows(rows: Tensor, count: int, rng: torch.Generator) -> Int[Tensor, "B 2"]:

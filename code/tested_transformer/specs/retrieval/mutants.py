@@ -70,7 +70,7 @@ def rounds_to_zero(position_ids, chunk_size):
 class ChunkedFormula(Formula):
     """The right formula, cut into the steps that the mutants replace one at a time."""
 
-    def __call__(self, query, key, value, *, chunk_size, mask=None):
+    def __call__(self, query, key, value, chunk_size, mask=None):
         """Each token's own keys and values, gathered; then attention of one query each."""
         length = query.shape[2]
         if not key.shape[2]:
