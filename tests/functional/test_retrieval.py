@@ -160,5 +160,10 @@ def test_bad_input_is_refused():
         nearest_neighbors(torch.rand(2, 3), torch.rand(4, 3), 0)
     with pytest.raises(ValueError, match="documents: expected at least one"):
         ChunkDatabase([], bag, chunk_size=2)
+    with pytest.raises(ValueError, match=r"documents\[0\]: expected one axis"):
+        ChunkDatabase([torch.ones(2, 3, dtype=torch.long)], bag, chunk_size=2)
+    database = ChunkDatabase([torch.arange(6)], bag, chunk_size=2)
+    with pytest.raises(ValueError, match="chunks: expected"):
+        database.search(torch.ones(1, 3, dtype=torch.long), num_neighbors=1)
     with pytest.raises(ValueError, match="num_heads: expected"):
         ChunkedCrossAttention(6, 4, 2)

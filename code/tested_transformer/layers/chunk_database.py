@@ -9,8 +9,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
-from ..bounds import PositiveInt
-from ..errors import argument_error
+from ..bounds import NonNegativeInt, PositiveInt
+from ..errors import argument_error, shape_of
 from ..functional.retrieval import nearest_neighbors
 from ..shapes import checked
 
@@ -40,12 +40,15 @@ class ChunkDatabase:
         encode: Callable[[Tensor], Tensor],
         *,
         chunk_size: PositiveInt,
-        pad_id: int = 0,
+        pad_id: NonNegativeInt = 0,
     ) -> None:
         if not len(documents):
             raise argument_error(ValueError, "documents", "none", "at least one")
         chunks, following, owners = [], [], []
         for number, document in enumerate(documents):
+            if document.ndim != 1:
+                wanted = "one axis of token IDs"
+                raise argument_error(ValueError, f"documents[{number}]", shape_of(document), wanted)
             missing = -len(document) % chunk_size
             own = functional.pad(document, (0, missing), value=pad_id).view(-1, chunk_size)
             end = torch.full_like(own[:1], pad_id)  # nothing comes after the last chunk
@@ -55,9 +58,9 @@ class ChunkDatabase:
         self.texts = torch.cat((torch.cat(chunks), torch.cat(following)), 1)  # S 2m
         self.owners = torch.tensor(owners)  # S: the document of each chunk
         self.keys, self.encode = encode(torch.cat(chunks)), encode  # S d
-        self.pad_id = pad_id
+        self.chunk_size, self.pad_id = chunk_size, pad_id
 
-    @checked
+    @checked(m="self.chunk_size")
     @torch.no_grad()
     def search(
         self,
@@ -77,7 +80,7 @@ class ChunkDatabase:
         nothing = torch.full_like(self.texts[:1], self.pad_id)
         return torch.cat((self.texts, nothing))[found]  # -1 is the last row
 
-    @checked
+    @checked(m="self.chunk_size")
     def neighbors_of(
         self,
         chunks: Int[Tensor, "B N m"],

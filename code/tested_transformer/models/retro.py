@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..bounds import AtLeast, AtMost, Below, Divides, PositiveInt
+from ..errors import argument_error, shape_of
 from ..layers.chunked_cross_attention import ChunkedCrossAttention
 from ..layers.feed_forward import FeedForward
 from ..layers.multi_head import MultiHeadAttention
@@ -17,7 +18,7 @@ from ..layers.norms import RMSNorm
 from ..positions.learned import LearnedPositions
 from ..shapes import check_fields, checked
 
-__all__ = ["NeighborEncoder", "Retro", "RetroConfig"]
+__all__ = ["Retro", "RetroConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class RetroConfig:
     num_retrieval_layers: Annotated[int, AtLeast(0), AtMost("num_layers")] = 1
     num_encoder_layers: PositiveInt = 1
     max_length: PositiveInt = 128
-    pad_id: int = 0
+    pad_id: Annotated[int, AtLeast(0), Below("vocab_size")] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -79,6 +80,10 @@ class Retro(nn.Module):
         | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Predict the next tokens."""
+        num_chunks = ids.shape[1] // self.config.chunk_size
+        if neighbors is not None and neighbors.shape[1] != num_chunks:
+            wanted = f"neighbors of L // chunk_size = {num_chunks} chunks"
+            raise argument_error(ValueError, "neighbors", f"shape {shape_of(neighbors)}", wanted)
         x = self._embed(ids)  # B L D
         memory = real = None
         for layer in self.layers:
