@@ -85,6 +85,7 @@ from tested_transformer.models.recurrent_language_model import (
     RecurrentLanguageModel,
     RecurrentLanguageModelConfig,
 )
+from tested_transformer.models.retro import RetroConfig
 from tested_transformer.models.roformer import RoFormerConfig
 from tested_transformer.models.rwkv import Rwkv, RwkvConfig
 from tested_transformer.models.t5 import T5, T5Config
@@ -327,6 +328,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
         11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
     ),
+    RetroConfig: lambda: RetroConfig(vocab_size=11, chunk_size=2, d_model=8, num_heads=2),
     RoFormerConfig: lambda: RoFormerConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
@@ -598,6 +600,21 @@ VALUES: dict[str, Callable[[], Any]] = {
         ),
         lambda: None,
     ),
+    "chunked_cross_attention.key": lambda: torch.rand(2, 2, 1, 5, 4),
+    "chunked_cross_attention.value": lambda: torch.rand(2, 2, 1, 5, 6),
+    "chunked_cross_attention.mask": lambda: visible(2, 1, 5),
+    "chunked_cross_attention.chunk_size": lambda: 2,
+    "ChunkedCrossAttention.chunk_size": lambda: 2,
+    "ChunkedCrossAttention.forward.neighbors": lambda: torch.rand(2, 1, 5, 8),
+    "ChunkedCrossAttention.forward.mask": lambda: visible(2, 1, 5),
+    "Retro.forward.neighbors": lambda: torch.ones(2, 1, 2, 4, dtype=torch.long),
+    "ChunkDatabase.documents": lambda: [torch.tensor([4, 5, 6])],
+    "ChunkDatabase.encode": lambda: lambda chunks: chunks.float(),
+    "ChunkDatabase.chunk_size": lambda: 2,
+    "ChunkDatabase.search.chunks": lambda: torch.tensor([[4, 5], [6, 7]]),
+    "ChunkDatabase.neighbors_of.chunks": lambda: torch.tensor([[[4, 5]], [[6, 7]]]),
+    "RetroConfig.max_length": lambda: 9,
+    "RetroConfig.num_retrieval_layers": lambda: 1,
     "Merged.patterns": lambda: (Local(2), Local(3)),
     "attention_per_head.patterns": lambda: [Local(2), Local(3)],
     "Summaries.block": lambda: 2,
