@@ -11,6 +11,7 @@ from .attention import (
     softmax,
     weighted_sum,
 )
+from .auxiliary import auxiliary_loss, layer_weights
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .delta_rule import delta_rule
 from .differential import differential_attention
@@ -119,6 +120,7 @@ __all__ = [
     "attention",
     "audio_positions",
     "audio_stem",
+    "auxiliary_loss",
     "balance_bias_step",
     "balance_loss",
     "batch_norm",
@@ -177,6 +179,7 @@ __all__ = [
     "key_value_index",
     "latent_attention",
     "layer_norm",
+    "layer_weights",
     "lightning_indexer",
     "linear",
     "linear_attention",
