@@ -108,6 +108,7 @@ from .transformer_xl import extend_memory, relative_shift, transformer_xl_attent
 from .ttt import ttt_linear
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
+from .yarn import yarn
 from .yoco import yoco
 
 __all__ = [
@@ -261,5 +262,6 @@ __all__ = [
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
+    "yarn",
     "yoco",
 ]
