@@ -1,23 +1,30 @@
 """Twenty sharded runs in a row, a worker killed in each at a random step: none hangs, and nothing is lost.
 
 Each run is started, one of its workers is killed, and it goes on from the last checkpoint. In the end its parameters must
-be those of a run that nobody disturbed, bit for bit. Also twenty undisturbed runs. It prints what was found.
+be those of a run that nobody disturbed, bit for bit. After each, the same training once more, undisturbed. A run that takes
+longer than a minute counts as hanging, and ends the script with an error.
 
-Usage: python benchmarks/distributed_robustness.py [RUNS]
+Usage: python benchmarks/distributed_robustness.py
 """
 
 from __future__ import annotations
 
 import random
-import sys
 import time
+from functools import cache
 from tempfile import TemporaryDirectory
 
 import torch
+from record import measure_missing
 
 from tested_transformer.distributed.launch import WorkerError, run_workers
 from tested_transformer.experiments import ch19_sharding as workers
 
+NAME, RUNS = "distributed_robustness", 20
+WHAT = (
+    "sharded training on four workers: in each run one worker is killed in a random step, and the run goes on from the last "
+    "checkpoint; then one run undisturbed; same: both have, bit for bit, the parameters of the first run"
+)
 STEPS = 5
 LIMIT = 60.0  # seconds, after which a run counts as hanging
 
@@ -40,29 +47,26 @@ def killed_run(step: int, rank: int) -> list[torch.Tensor]:
         return run_workers(workers.train, folder, step, STEPS, timeout=LIMIT)[0][0]
 
 
-def main(runs: int) -> int:
-    """Run them all; the number of runs that differ."""
+@cache
+def undisturbed() -> list[torch.Tensor]:
+    """The parameters of a first run."""
     with TemporaryDirectory() as folder:
-        expected = run_workers(workers.train, folder, 0, STEPS, timeout=LIMIT)[0][0]
-    rng, differ, began, slowest = random.Random(0), 0, time.monotonic(), 0.0
-    for number in range(runs):
-        start = time.monotonic()
-        step, rank = rng.randrange(STEPS), rng.randrange(4)
-        found = killed_run(step, rank)
-        with TemporaryDirectory() as folder:
-            again = run_workers(workers.train, folder, 0, STEPS, timeout=LIMIT)[0][0]
-        pairs = zip((*found, *again), (*expected, *expected), strict=True)
-        same = all(torch.equal(*pair) for pair in pairs)
-        differ += not same
-        slowest = max(slowest, time.monotonic() - start)
-        verdict = "the same numbers" if same else "OTHER NUMBERS"
-        print(f"run {number + 1}: worker {rank} killed in step {step}: {verdict}", flush=True)
-    seconds = time.monotonic() - began
-    print(
-        f"{runs} killed and {runs} undisturbed runs, {differ} differ, {seconds:.0f} s, slowest {slowest:.0f} s"
-    )
-    return differ
+        return run_workers(workers.train, folder, 0, STEPS, timeout=LIMIT)[0][0]
+
+
+def measure(seed: int) -> dict:
+    """A run with a worker killed at random, and one undisturbed, against the first."""
+    rng, expected, start = random.Random(seed), undisturbed(), time.monotonic()
+    step, rank = rng.randrange(STEPS), rng.randrange(4)
+    found = killed_run(step, rank)
+    with TemporaryDirectory() as folder:
+        again = run_workers(workers.train, folder, 0, STEPS, timeout=LIMIT)[0][0]
+    pairs = zip((*found, *again), (*expected, *expected), strict=True)
+    same = all(torch.equal(*pair) for pair in pairs)
+    seconds = round(time.monotonic() - start, 1)
+    return {"seed": seed, "killed": rank, "step": step, "same": same, "seconds": seconds}
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20) > 0)
+    runs = ({"seed": seed} for seed in range(RUNS))
+    measure_missing(NAME, WHAT, runs, measure, ("seed", "killed", "step", "same", "seconds"))

@@ -169,6 +169,7 @@ PUBLIC = {
     "data.tokenizer_file": "encode_batch load_tokenizer",
     "data.vocabulary": "Vocabulary",
     "data.word_piece": "WordPiece",
+    "training.auxiliary": "auxiliary_loss layer_weights",
     "training.checkpoint": "load_checkpoint load_trained save_checkpoint save_trained",
     "training.losses": "cross_entropy next_token_loss token_accuracy",
     "training.schedules": "one_cycle_rate paper_rate",

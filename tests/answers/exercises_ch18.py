@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn.functional import elu, pad
 
-from tested_transformer.exercises.ch18_core import positions_of
+from tested_transformer.exercises.ch18_core import ntk_frequencies, positions_of
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
 from tested_transformer.mixers.infini_attention import infini_attention
@@ -50,6 +50,34 @@ def in_halves(x, position_ids):
 @wrong("ch18.rotary_interleaved", "another base")
 def small_base(x, position_ids):
     return apply_rotary(x, position_ids, base=1000.0)
+
+
+# --- NTK-aware scaling ----------------------------------------------------------------------------
+
+right("ch18.ntk_frequencies", "the new base")(ntk_frequencies)
+
+
+@right("ch18.ntk_frequencies", "each frequency divided by a power of the factor, in float64")
+def each_divided(d, factor):
+    pairs = torch.arange(d // 2).double()
+    return 10000.0 ** (-2 * pairs / d) / factor ** (2 * pairs / (d - 2))
+
+
+@right("ch18.ntk_frequencies", "from the first to the last by equal ratios")
+def by_equal_ratios(d, factor):
+    last = 10000.0 ** (-(d - 2) / d) / factor
+    return torch.logspace(0, math.log10(last), d // 2, dtype=torch.float64)
+
+
+@wrong("ch18.ntk_frequencies", "the last frequency alone divided")
+def last_alone(d, factor):
+    frequency = 10000.0 ** -(torch.arange(0, d, 2) / d)
+    return torch.cat((frequency[:-1], frequency[-1:] / factor))
+
+
+@wrong("ch18.ntk_frequencies", "the angles' base squared")
+def squared(d, factor):
+    return (10000.0 * factor**2) ** -(torch.arange(0, d, 2) / d)
 
 
 # --- Positions of a padded batch ------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Exercises of chapter 18 on its deeper pages: layouts, the relative shift, a memory, orders, buckets, slopes."""
+"""Exercises of chapter 18 on its deeper pages: layouts, the relative shift, a memory, orders, buckets, slopes, a schedule."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ..specs.alibi.spec import ALIBI_SLOPES
+from ..specs.auxiliary.spec import LAYER_WEIGHTS
 from ..specs.infini_attention.spec import INFINI_ATTENTION
 from ..specs.permutation_masks.spec import PERMUTATION_MASKS
 from ..specs.rotary_layout.spec import TO_HALVES as SPEC_OF_LAYOUTS
@@ -92,4 +93,12 @@ SLOPES = ALIBI_SLOPES.narrowed(
     lambda case: True, name="ch18.alibi_slopes", mutants=ALIBI_SLOPES.mutants, chapter=18, points=1
 )
 
-EXERCISES = (TO_HALVES, SHIFT, MEMORY, ORDERS, BUCKETS, SLOPES)
+SCHEDULE = LAYER_WEIGHTS.narrowed(
+    lambda case: True,
+    name="ch18.layer_weights",
+    mutants=LAYER_WEIGHTS.mutants,
+    chapter=18,
+    points=1,
+)
+
+EXERCISES = (TO_HALVES, SHIFT, MEMORY, ORDERS, BUCKETS, SLOPES, SCHEDULE)

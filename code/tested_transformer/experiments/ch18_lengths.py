@@ -1,4 +1,4 @@
-"""Trained on rows of 20 tokens, asked for 40 and 80: small decoders that differ in their positions alone (chapter 18)."""
+"""Trained on sequences of 20 tokens, tested on 40 and 80: small decoders that differ in their positions alone (chapter 18)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..positions.xpos import XPos
 from ..training.losses import cross_entropy
 from .ch13_counting import SEPARATOR, counting_vocabulary, counting_words
 
-TRAINED, LONGEST = 20, 80  # tokens of a row in training, and of the longest test
+TRAINED, LONGEST = 20, 80  # tokens of a sequence in training, and of the longest test
 LENGTHS = (TRAINED, 40, LONGEST)
-LETTERS, DIGITS, ASKED_OF = 16, 10, 4  # the latest digit: of four in a row of letters
+LETTERS, DIGITS, ASKED_OF = 16, 10, 4  # the latest digit: of four in a sequence of letters
 HEADS, D_HEAD = 4, 16
 STEPS, RATE = 400, 0.01
 IGNORED = -1
@@ -35,26 +35,26 @@ CONFIG = {
 
 
 @remember
-def counting_rows() -> Int[Tensor, "N L"]:
-    """Every row that counts on from a number in 1 to 940, as 80 tokens; the first 20 are for training."""
+def counting_sequences() -> Int[Tensor, "N L"]:
+    """Every sequence that counts on from a number in 1 to 940, as 80 tokens; the first 20 are for training."""
     words = counting_vocabulary()
     return torch.tensor([words.encode(counting_words(n, LONGEST))[:LONGEST] for n in range(1, 941)])
 
 
 def counting_sample(count: int, length: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows, and which tokens are to be predicted: all after the first number.
+    """Sequences, and which tokens are to be predicted: all after the first number.
 
     Shapes: ids (B, L), labels (B, L): the token itself, or IGNORED.
     """
-    rows = counting_rows()
-    ids = rows[torch.randint(len(rows), (count,), generator=rng), :length]
+    sequences = counting_sequences()
+    ids = sequences[torch.randint(len(sequences), (count,), generator=rng), :length]
     (comma,) = counting_vocabulary().encode([SEPARATOR])
     known = (ids == comma).cumsum(1) - (ids == comma).int() > 0  # after the first comma
     return ids, ids.masked_fill(~known, IGNORED)
 
 
 def latest_sample(count: int, length: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of random letters with four digits among them, a question mark, and the latest of the digits.
+    """Sequences of random letters with four digits among them, a question mark, and the latest of the digits.
 
     Shapes: ids (B, L), labels (B, L): the answer in the last column, IGNORED elsewhere.
     """
@@ -70,7 +70,7 @@ def latest_sample(count: int, length: int, rng: torch.Generator) -> tuple[Tensor
 
 
 def counted_right(logits: Tensor, ids: Tensor, labels: Tensor) -> float:
-    """The share of whole numbers in the last half of the rows all of whose tokens, comma included, are right.
+    """The share of whole numbers in the last half of the sequences all of whose tokens, comma included, are right.
 
     Shapes: logits (B, L - 1, V), of the next token, ids and labels (B, L).
     """
@@ -86,7 +86,7 @@ def counted_right(logits: Tensor, ids: Tensor, labels: Tensor) -> float:
 
 
 def latest_right(logits: Tensor, ids: Tensor, labels: Tensor) -> float:
-    """The share of rows whose latest digit is named. Shapes: as of `counted_right`."""
+    """The share of sequences whose latest digit is named. Shapes: as of `counted_right`."""
     return (logits[:, -1].argmax(-1) == ids[:, -1]).double().mean().item()
 
 
@@ -124,7 +124,7 @@ def use_scheme(model: LanguageModel, scheme: PositionScheme) -> None:
 
 
 def rotary_for(length: int) -> dict[str, PositionScheme]:
-    """What a model trained with rotary positions can use for a longer row, without training."""
+    """What a model trained with rotary positions can use for a longer sequence, without training."""
     factor = max(length / TRAINED, 1.0)
     return {
         "rotary": RotaryPositions(D_HEAD),
@@ -138,7 +138,7 @@ def rotary_for(length: int) -> dict[str, PositionScheme]:
 
 
 def train_lengths(task: str, scheme: str, seed: int, *, steps: int = STEPS) -> LanguageModel:
-    """A decoder of two layers, trained on rows of 20 tokens with Adam, 32 new rows in every step."""
+    """A decoder of two layers, trained on sequences of 20 tokens with Adam, 32 new ones in every step."""
     sample, _, vocab_size = TASKS[task]
     torch.manual_seed(seed)
     model, rng = scheme_model(scheme, vocab_size), torch.Generator().manual_seed(seed)
@@ -156,7 +156,7 @@ def train_lengths(task: str, scheme: str, seed: int, *, steps: int = STEPS) -> L
 
 @torch.no_grad()
 def measure_lengths(model: nn.Module, task: str, lengths: tuple[int, ...] = LENGTHS) -> list[float]:
-    """The share of right answers in the last half of 500 rows of each length."""
+    """The share of right answers in the last half of 500 sequences of each length."""
     sample, measure, *_ = TASKS[task]
     shares = []
     for length in lengths:

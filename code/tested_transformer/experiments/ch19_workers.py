@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from ..analysis.parallel_costs import Messages
 from ..data import Vocabulary, make_batch, number_pair
@@ -57,35 +57,53 @@ def mean_loss(model, numbers):
 
 def all_reduce(x):
     """Replace x, in place, by the sum of all workers' x: a ring."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    chunks = x.view(-1).tensor_split(world)
-    for step in range(2 * (world - 1)):
-        mine, next_one = chunks[(rank - step) % world], chunks[(rank - step - 1) % world]
-        received = torch.empty_like(next_one)
-        sending = dist.isend(mine, (rank + 1) % world)
-        dist.recv(received, (rank - 1) % world)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.view(-1).tensor_split(world_size)
+    for step in range(2 * (world_size - 1)):
+        outgoing = chunks[(rank - step) % world_size]
+        incoming = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(incoming)
+        sending = dist.isend(outgoing, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
         sending.wait()
-        next_one.copy_(next_one + received if step < world - 1 else received)
+        if step < world_size - 1:
+            incoming += received  # reduce-scatter: a sum grows
+        else:
+            incoming.copy_(received)  # all-gather: a complete sum is passed on
+
+
+def sum_gradients(model):
+    """Afterward each worker's gradients are the sum of all workers' gradients."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])  # one long message
+    all_reduce(bucket)
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, total in zip(gradients, bucket.split(sizes), strict=True):
+        gradient.copy_(total.view_as(gradient))
 
 
 def average_gradients(model):
     """Afterward each worker's gradients are the mean of all workers' gradients."""
-    gradients = [parameter.grad for parameter in model.parameters()]
-    bucket = parameters_to_vector(gradients)  # one long message instead of many short ones
-    all_reduce(bucket)
-    vector_to_parameters(bucket / dist.get_world_size(), gradients)
+    sum_gradients(model)
+    for parameter in model.parameters():
+        parameter.grad /= dist.get_world_size()
+
+
+def broadcast_parameters(model):
+    """All workers get the parameters of worker 0."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
 
 
 def train_by_hand(steps):
     """This worker's parameters after some steps on its part of the batch."""
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     model = new_model(seed=rank)
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, src=0)  # all begin with the parameters of worker 0
+    broadcast_parameters(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        mean_loss(model, EQUAL[rank::world]).backward()
+        mean_loss(model, EQUAL[rank::world_size]).backward()
         average_gradients(model)
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
@@ -93,23 +111,23 @@ def train_by_hand(steps):
 
 def train_with_ddp(steps):
     """The same with PyTorch's DistributedDataParallel."""
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(new_model(seed=rank))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        mean_loss(model, EQUAL[rank::world]).backward()
+        mean_loss(model, EQUAL[rank::world_size]).backward()
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def train_alone(steps, scale=1.0, optimizer=torch.optim.AdamW, lr=0.01):
-    """One process, the whole batch; scale: of the loss."""
+def train_alone(steps, numbers=EQUAL):
+    """One process, the whole batch."""
     model = new_model(seed=0)
-    optimizer = optimizer(model.parameters(), lr=lr)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        (scale * mean_loss(model, EQUAL)).backward()
+        mean_loss(model, numbers).backward()
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
 
@@ -123,25 +141,65 @@ def bytes_sent():
     return messages.total
 
 
-# --- Micro-batches of different lengths -----------------------------------------------------------
+# --- Examples of different lengths ----------------------------------------------------------------
 
 
-def accumulated_gradient(numbers, scales):
-    """The averaged gradient, in one vector: two micro-batches per worker, one number in each.
+def version_a(model, numbers):
+    """The sum of the workers' gradients."""
+    mean_loss(model, numbers).backward()
+    sum_gradients(model)
 
-    Shapes: scales (workers, 2), by which the mean loss of each micro-batch is multiplied.
-    """
+
+def version_b(model, numbers):
+    """The mean of the workers' gradients."""
+    mean_loss(model, numbers).backward()
+    average_gradients(model)
+
+
+def correct_backward(model, micro_batches):
+    """The gradient of the mean over the tokens of all micro-batches of all workers."""
+    own = sum(batch(numbers).num_tokens for numbers in micro_batches)
+    tokens = torch.tensor(float(own))
+    dist.all_reduce(tokens)  # PyTorch's: now the tokens of all workers
+    for numbers in micro_batches:
+        loss, _ = summed_loss(model, numbers)
+        (dist.get_world_size() * loss / tokens).backward()  # adds to the gradients
+    average_gradients(model)
+
+
+def version_c(model, numbers):
+    """The same, with one number per micro-batch."""
+    correct_backward(model, [[number] for number in numbers])
+
+
+def train_step(model, optimizer, micro_batches):
+    """One step of this worker, on micro-batches of any lengths."""
+    optimizer.zero_grad()
+    correct_backward(model, micro_batches)
+    optimizer.step()
+
+
+def train_ragged(steps):
+    """This worker's parameters after some steps on its two numbers, each a micro-batch."""
     rank = dist.get_rank()
     model = new_model(seed=0)
-    for number, scale in zip(numbers[2 * rank : 2 * rank + 2], scales[rank], strict=True):
-        (scale * mean_loss(model, [number])).backward()  # adds to the gradients that are there
-    average_gradients(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        train_step(model, optimizer, [[n] for n in RAGGED[2 * rank : 2 * rank + 2]])
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def gradient_of(version, numbers):
+    """Every worker runs a version on its two numbers; the gradient, in one vector."""
+    rank = dist.get_rank()
+    model = new_model(seed=0)
+    version(model, numbers[2 * rank : 2 * rank + 2])
     return parameters_to_vector(parameter.grad for parameter in model.parameters())
 
 
-def accumulated_gradients(numbers, tables):
-    """The same for several tables of scales, one after the other."""
-    return [accumulated_gradient(numbers, scales) for scales in tables]
+def gradients_of(versions, numbers):
+    """Of several versions, one after the other."""
+    return [gradient_of(version, numbers) for version in versions]
 
 
 def gradient_alone(numbers):

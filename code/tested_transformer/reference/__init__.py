@@ -11,6 +11,7 @@ from .attention import (
     softmax,
     weighted_sum,
 )
+from .auxiliary import auxiliary_loss, layer_weights
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .delta_rule import delta_rule
 from .differential import differential_attention
@@ -108,6 +109,7 @@ from .transformer_xl import extend_memory, relative_shift, transformer_xl_attent
 from .ttt import ttt_linear
 from .vision import interpolate_positions, patch_embedding
 from .whisper import audio_positions, audio_stem
+from .yarn import yarn
 from .yoco import yoco
 
 __all__ = [
@@ -120,6 +122,7 @@ __all__ = [
     "attention",
     "audio_positions",
     "audio_stem",
+    "auxiliary_loss",
     "balance_bias_step",
     "balance_loss",
     "batch_norm",
@@ -180,6 +183,7 @@ __all__ = [
     "key_value_index",
     "latent_attention",
     "layer_norm",
+    "layer_weights",
     "lightning_indexer",
     "linear",
     "linear_attention",
@@ -262,5 +266,6 @@ __all__ = [
     "word_piece_vocabulary",
     "word_pieces",
     "word_target",
+    "yarn",
     "yoco",
 ]

@@ -76,3 +76,15 @@ def no_exponent(lengths, base, d, trained, factor):
 def no_factor(lengths, base, d, trained, factor):
     """As with a factor of 1."""
     return dynamic_base(lengths, base, d, trained, 1.0)
+
+
+@mistake(
+    "a factor of 2 whatever the configuration says",
+    rejected_by="the slowest pair is slowed by the stretch",
+    symptom="Right for a configured factor of 2; with 6, the base of a long text is far too small.",
+    cause="A default of 2 for another scaling is passed on, and the configuration's factor is never read.",
+    seen="ml-explore/mlx-lm issue 1545 (InternLM3)",
+)
+def always_two(lengths, base, d, trained, factor):
+    """Hard-coded."""
+    return dynamic_base(lengths, base, d, trained, 2.0)

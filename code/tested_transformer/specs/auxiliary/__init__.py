@@ -1,0 +1,1 @@
+"""The auxiliary losses of the character Transformer."""

@@ -1,0 +1,1 @@
+"""The frequencies and the attention factor of YaRN."""
