@@ -54,7 +54,6 @@ from tested_transformer.layers.cache import (
 )
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
-from tested_transformer.layers.gated_delta_net import GatedDeltaState
 from tested_transformer.layers.gated_retention import RetentionState
 from tested_transformer.layers.indexed_latent_attention import IndexerConfig, LightningIndexer
 from tested_transformer.layers.moe import ExpertsConfig
@@ -228,13 +227,6 @@ def filled_retention_state() -> RetentionState:
     return state
 
 
-def filled_delta_state() -> GatedDeltaState:
-    """The state of a GatedDeltaNet(8, 2, d_key=4, d_value=4) after two tokens."""
-    state = GatedDeltaState()
-    state.keep(torch.rand(2, 2, 4, 4), torch.rand(2, 24, 3), 2)
-    return state
-
-
 def filled_segment_memory() -> SegmentMemory:
     """A memory of the two last of three tokens."""
     memory = SegmentMemory(2)
@@ -349,7 +341,6 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     AttentionCache: KeyValueCache,
     LayerState: KeyValueCache,
     RetentionState: filled_retention_state,
-    GatedDeltaState: filled_delta_state,
     RecurrentState: RecurrentState,
     MambaConfig: lambda: MambaConfig(vocab_size=11, d_model=8, num_layers=1, num_states=4),
     Mamba2Config: lambda: Mamba2Config(
