@@ -18,8 +18,8 @@ from tested_transformer.experiments.ch22_facts import (
     RATES,
     STEPS,
     build,
-    right_names,
     fact_sets,
+    right_names,
     train,
 )
 
