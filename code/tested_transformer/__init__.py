@@ -93,6 +93,7 @@ PUBLIC = {
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_cross_attention": "gated_cross_attention GatedCrossAttention",
     "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
@@ -104,6 +105,7 @@ PUBLIC = {
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
     "layers.longformer_attention": "LongformerAttention",
     "layers.lsh_attention": "LshAttention",
+    "layers.message_passing": "max_messages MessagePassing",
     "layers.moe": "ExpertsConfig mix_experts MixtureOfExperts record_router_logits",
     "layers.multi_head": "concat_heads MultiHeadAttention split_heads",
     "layers.norms": "batch_norm BatchNorm layer_norm LayerNorm rms_norm RMSNorm",
@@ -149,6 +151,7 @@ PUBLIC = {
     "models.t5": "T5 T5Config",
     "models.transformer": "AttentionWeights Decoder Encoder Transformer TransformerConfig",
     "models.transformer_xl": "TransformerXL TransformerXLConfig",
+    "models.transnar": "AlgorithmNetwork TransNar TransNarConfig",
     "models.vit": (
         "image_patches interpolate_positions PatchEmbedding VisionTransformer VisionTransformerConfig"
     ),
@@ -157,6 +160,7 @@ PUBLIC = {
     "models.whisper": "audio_positions AudioStem Whisper WhisperConfig",
     "data.log_mel": "log_mel mel_filters",
     "data.byte_bpe": "ByteBPE",
+    "data.graphs": "distance_trace graph_text graph_tokens sample_graphs",
     "data.number_words": "english_words german_words",
     "data.subwords": "Subwords",
     "data.tokenizer_file": "encode_batch load_tokenizer",

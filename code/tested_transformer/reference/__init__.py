@@ -17,6 +17,7 @@ from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
+from .graphs import distance_trace, gated_cross_attention, max_messages
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
@@ -142,6 +143,7 @@ __all__ = [
     "cross_entropy",
     "delta_rule",
     "differential_attention",
+    "distance_trace",
     "document_mask",
     "dot",
     "dynamic_convolution",
@@ -153,6 +155,7 @@ __all__ = [
     "extend_memory",
     "feed_forward",
     "fixed_mask",
+    "gated_cross_attention",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
@@ -193,6 +196,7 @@ __all__ = [
     "mask_tokens",
     "masked_softmax",
     "matmul",
+    "max_messages",
     "mean_tokens",
     "mel_band",
     "mixture_of_experts",
