@@ -333,6 +333,12 @@ def _cross_by_chance(draw: Draw) -> Case:
     return Case("sizes by chance", arguments, any_dtype(draw))
 
 
+def _has_nodes(case: Case) -> bool:
+    """Whether every text has a node to read."""
+    real = case.arguments.get("real")
+    return real is None or bool(real.any(-1).all())
+
+
 def _closed(run: Run, case: Case) -> Problem | None:
     tokens, slack = case.arguments["tokens"], 0.0
     if case.dtype != torch.float64:
@@ -415,19 +421,26 @@ GATED_CROSS_ATTENTION = Spec(
             "a closed gate leaves the tokens",
             "tanh(0) is 0: at the start of training the Transformer is as it was.",
             _closed,
+            when=_has_nodes,
         ),
         Check(
             "what is read is added",
             "The tokens themselves come through in full, however far the gate is open.",
             _added,
-            when=lambda case: case.dtype == torch.float64,
+            when=lambda case: case.dtype == torch.float64 and _has_nodes(case),
+        ),
+        Check(
+            "each text reads its own graph",
+            "Text b attends to the nodes of graph b.",
+            _own_graph,
+            when=lambda case: len(case.arguments["nodes"]) > 1 and _has_nodes(case),
         ),
         Check(
             "padding nodes are not read",
             "Nodes that are not real must get no attention weight.",
             _padding,
             needs=("real",),
-            when=lambda case: case.arguments["real"].any(-1).all(),
+            when=_has_nodes,
         ),
         Check(
             "without nodes nothing is added",
@@ -440,12 +453,6 @@ GATED_CROSS_ATTENTION = Spec(
             "Another numbering of the nodes is the same graph.",
             _order,
             when=lambda case: case.arguments["nodes"].shape[1] > 1,
-        ),
-        Check(
-            "each text reads its own graph",
-            "Text b attends to the nodes of graph b.",
-            _own_graph,
-            when=lambda case: len(case.arguments["nodes"]) > 1,
         ),
     ),
     mutants=mistakes_in(mutants, "gated_cross_attention"),
