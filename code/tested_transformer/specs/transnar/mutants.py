@@ -48,6 +48,7 @@ class MessageFormula(Formula):
     rejected_by="a message goes along its edge",
     symptom="Nothing shows on undirected graphs. On directed ones the network learns who can reach the source.",
     cause="The maximum is taken over the receivers: adjacency[u, v] was read as an edge from v to u.",
+    seen="pyg-team/pytorch_geometric issue 670",
     of="max_messages",
 )
 class ReversedEdges(MessageFormula):
