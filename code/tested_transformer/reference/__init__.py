@@ -60,6 +60,7 @@ from .positions import (
     sinusoidal_positions,
     t5_bias,
 )
+from .preferences import best_of_n_mean, bradley_terry_loss, browse
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
@@ -125,10 +126,13 @@ __all__ = [
     "batch_norm",
     "bend",
     "bert_words",
+    "best_of_n_mean",
     "big_bird_attention",
     "bilinear_scores",
     "bit_linear",
     "block_tables",
+    "bradley_terry_loss",
+    "browse",
     "bspline_basis",
     "byte_bpe_merges",
     "byte_bpe_text",
