@@ -86,9 +86,11 @@ def action_features(episode: Episode, action: Action) -> Float[Tensor, " F"]:
     browser, (name, argument) = episode.browser, action
     here = max((mentions(line, episode.term) for line in browser.visible), default=0.0)
     facts = torch.tensor(
-        [1.0, bool(browser.results), browser.page is not None, browser.at_end, here == 1.0]
-        + [bool(browser.quotes)]
-    )
+        [
+            1.0, bool(browser.results), browser.page is not None, browser.at_end, here == 1.0,
+            bool(browser.quotes),
+        ]
+    )  # fmt: skip
     kind = torch.tensor([float(name == each) for each in KINDS])
     fits = mentions(argument, episode.term) if name == "quote" else 0.0
     return torch.cat(((kind[:, None] * facts).flatten(), torch.tensor([fits, float(fits == 1.0)])))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..bounds import AtLeast, AtMost
+from ..bounds import PositiveInt
+from ..errors import argument_error
 from ..shapes import checked
 
 __all__ = ["best_of_n_mean"]
@@ -19,7 +18,7 @@ __all__ = ["best_of_n_mean"]
 def best_of_n_mean(
     scores: Float[Tensor, "*batch N"],
     utilities: Float[Tensor, "*batch N"],
-    n: Annotated[int, AtLeast(1), AtMost("N")],
+    n: PositiveInt,
 ) -> Float[Tensor, " *batch"]:
     """The mean utility of the answer with the highest score, over all ways to take n of N answers.
 
@@ -35,6 +34,8 @@ def best_of_n_mean(
     tensor(0.3333)
     """
     total = scores.shape[-1]
+    if n > total:
+        raise argument_error(ValueError, "n", n, f"at most {total}, the number of answers")
     order = scores.argsort(dim=-1, descending=True, stable=True)
     chances = [math.comb(total - 1 - rank, n - 1) / math.comb(total, n) for rank in range(total)]
-    return utilities.gather(-1, order) @ torch.tensor(chances).to(utilities)
+    return utilities.gather(-1, order) @ utilities.new_tensor(chances)

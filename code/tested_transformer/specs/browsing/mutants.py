@@ -110,8 +110,8 @@ def by_ranks(scores, utilities, n, chance):
     """The utilities by rank, weighted."""
     total = scores.shape[-1]
     order = scores.argsort(dim=-1, descending=True, stable=True)
-    weights = torch.tensor([chance(rank, total, n) for rank in range(total)])
-    return utilities.gather(-1, order) @ weights.to(utilities)
+    weights = utilities.new_tensor([chance(rank, total, n) for rank in range(total)])
+    return utilities.gather(-1, order) @ weights
 
 
 def kept(rank, total, n):

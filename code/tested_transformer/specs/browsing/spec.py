@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -98,17 +99,17 @@ BRADLEY_TERRY = Spec(
     combine=_pair_by_chance,
     num_drawn=4,
     checks=(
-        Check(
-            "a clear loser stays finite",
-            "Use logsigmoid: the sigmoid of -800 is 0, and its logarithm infinite.",
-            partial(_clear, gap=-800.0),
-        ),
         Check("equal scores cost ln 2", "Each wins with a probability of 1/2.", _equal),
         Check("scores have no zero", "Only differences of scores count.", _shifted),
         Check(
             "a clear winner costs nothing",
             "The higher the preferred answer's score is, the smaller the loss.",
             _clear,
+        ),
+        Check(
+            "a clear loser stays finite",
+            "Use logsigmoid: the sigmoid of -800 is 0, and its logarithm infinite.",
+            partial(_clear, gap=-800.0),
         ),
         Check(
             "a tie pulls scores together",
@@ -197,6 +198,12 @@ BEST_OF_N = Spec(
     num_drawn=4,
     checks=(
         Check(
+            "the order of the answers does not matter",
+            "All choices of n answers are alike.",
+            _any_order,
+            when=lambda case: case.label != "equal scores",
+        ),
+        Check(
             "one of N answers: their mean", "With n = 1 there is nothing to choose.", _one_answer
         ),
         Check(
@@ -204,12 +211,6 @@ BEST_OF_N = Spec(
             "The score chooses, not the utility.",
             _useless,
             when=lambda case: case.dtype == torch.float64,
-        ),
-        Check(
-            "the order of the answers does not matter",
-            "All choices of n answers are alike.",
-            _any_order,
-            when=lambda case: case.label != "equal scores",
         ),
         Check(
             "all N answers: the best score is kept",
@@ -251,10 +252,8 @@ def run_script(candidate: Any, lines, script, window, max_actions) -> Tensor:
     pages = [Page("", tuple(page)) for page in lines]
     browser, rows = candidate(pages, window=window, max_actions=max_actions), []
     for action, argument in script:
-        try:
+        with contextlib.suppress(ValueError, RuntimeError):  # refused: the state must be as before
             getattr(browser, action)(*(() if argument is None else (argument,)))
-        except (ValueError, RuntimeError):
-            pass  # refused: the state must be as before
         page = -1 if browser.page is None else browser.page
         state = (page, browser.first, len(browser.quotes), browser.actions_left, browser.finished)
         rows.append([int(each) for each in state])
@@ -276,6 +275,15 @@ def _script_cases(rng: np.random.Generator) -> list[Case]:
         "open and scroll": _script(("search", "several bits"), ("open", 0), DOWN, DOWN, DOWN),
         "nothing open": _script(DOWN, ("quote", "mask"), ("open", 0), SEARCH),
         "an answer, then more": _script(SEARCH, ("open", 0), ANSWER, DOWN, SEARCH),
+        "quotes of what is not visible": _script(
+            ("search", "bias"), ("open", 0), ("quote", "byte"), ("quote", "a variable"), ANSWER
+        ),
+        "a second page": _script(
+            ("search", "several keys"), ("open", 0), DOWN, ("open", 1), SEARCH, window=1
+        ),
+        "three actions": _script(
+            ("search", "bits"), ("open", 0), DOWN, DOWN, ANSWER, max_actions=3
+        ),
         "words that are nowhere": _script(("search", "zebra"), ("open", 0)),
         "windows by chance": _script(
             ("search", "bias"),
