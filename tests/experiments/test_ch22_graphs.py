@@ -10,7 +10,6 @@ from tested_transformer.data.graphs import Graphs, distance_trace
 from tested_transformer.experiments.ch22_graphs import (
     FARTHEST,
     SIZES,
-    accuracy,
     answers,
     held_out_graphs,
     make_model,
@@ -47,11 +46,14 @@ def test_a_network_that_knows_has_no_loss():
 
 
 def test_a_short_training_helps():
+    """Who is reached, after a second of training; that everyone is would be right for 84 %."""
     torch.manual_seed(0)
-    network, graphs = AlgorithmNetwork(8), held_out_graphs(6, 50)
-    before = accuracy(network_answers(network, graphs), graphs)
-    train_network(network, 0, 60)
-    assert accuracy(network_answers(network, graphs), graphs) > before + 0.1
+    network, graphs = AlgorithmNetwork(32), held_out_graphs(8, 50)
+    train_network(network, 0, 80)
+    reached = answers(graphs) <= FARTHEST
+    found = network_answers(network, graphs) <= FARTHEST
+    assert float(reached.float().mean()) < 0.85
+    assert float((found == reached).float().mean()) > 0.93
 
 
 def test_the_network_stays_as_it_is():

@@ -19,7 +19,7 @@ from ..layers.multi_head import MultiHeadAttention
 from ..layers.norms import LayerNorm
 from ..shapes import check_fields, checked
 
-__all__ = ["AlgorithmNetwork", "TransNar", "TransNarConfig", "TransNarLayer"]
+__all__ = ["AlgorithmNetwork", "TransNar", "TransNarConfig"]
 
 
 # --- The network that runs the algorithm ----------------------------------------------------------
