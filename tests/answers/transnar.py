@@ -38,7 +38,7 @@ def receiver_last(sender, receiver, edge, adjacency, *, real=None):
     arrives = adjacency.clone()
     arrives.diagonal(dim1=1, dim2=2).fill_(True)
     if real is not None:
-        arrives &= torch.einsum("bu,bv->buv", real.int(), real.int()).bool()
+        arrives &= torch.einsum("bi,bj->bij", real.int(), real.int()).bool()
     minus = torch.tensor(-torch.inf, dtype=edge.dtype)
     found = torch.where(arrives[..., None], sender[:, :, None] + edge, minus).amax(1) + receiver
     return found if real is None else torch.where(real[..., None], found, 0.0)

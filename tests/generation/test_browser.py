@@ -62,6 +62,7 @@ def test_after_the_last_action_everything_is_refused():
         browser.quote("atlas")
 
 
+@pytest.mark.plain_types
 def test_bad_input_is_refused():
     browser = Browser(PAGES)
     with pytest.raises(ValueError, match="result: expected the number of one of 0 results, got 0"):
