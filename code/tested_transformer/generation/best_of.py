@@ -30,6 +30,7 @@ def best_of_n_mean(
     Raises: TypeError or ValueError that name the argument.
     Source: best-of-n as in Nakano et al. 2021 (WebGPT); the count as in Chen et al. 2021 (pass@k).
 
+    >>> import torch
     >>> best_of_n_mean(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 1.0]), 2)
     tensor(0.3333)
     """

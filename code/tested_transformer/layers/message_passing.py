@@ -35,9 +35,8 @@ def max_messages(
     >>> distance = torch.tensor([[[0.0], [4.0]]])  # of two nodes; the edge from 0 to 1 has length 3
     >>> edge = torch.tensor([[0.0, 3.0], [0.0, 0.0]])[None, :, :, None]
     >>> adjacency = torch.tensor([[[False, True], [False, False]]])
-    >>> -max_messages(-distance, 0 * distance, -edge, adjacency)  # a step of Bellman-Ford
-    tensor([[[0.],
-             [3.]]])
+    >>> max_messages(-distance, 0 * distance, -edge, adjacency)[0, :, 0]  # a step of Bellman-Ford
+    tensor([ 0., -3.])
     """
     itself = torch.eye(adjacency.shape[-1], dtype=torch.bool, device=adjacency.device)
     arrives = adjacency | itself  # B n n: row u sends, column v receives
