@@ -74,7 +74,7 @@ UNASKED = ("specs", "reader.assertions", "homework.checks", "distributed.launch"
 # Results and descriptions: the package makes them and hands them out.
 RECORDS = set(
     "Assignment AttentionWeights Counted Counts DeepNormConstants Device Evaluation Generated "
-    "History Hunt HuntVerdict NumberTranslation Marks MaskReport Mistake NumberPicture Pair PartMarks "
-    "Partial Parts Picture ScoreStatistics SettingsPicture Source Speculated Split Submission "
+    "Graphs GraphTokens History Hunt HuntVerdict NumberTranslation Marks MaskReport Mistake NumberPicture Pair PartMarks "
+    "Partial Parts Picture Quote ScoreStatistics SettingsPicture Source Speculated Split StepCost Submission "
     "Task Written".split()
 )

@@ -32,6 +32,7 @@ from tested_transformer.data.word_piece import WordPiece
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.experiments.ch10_number_models import load_first_model
 from tested_transformer.functional.online_softmax import Partial, partial_softmax
+from tested_transformer.generation.browser import Browser, Page
 from tested_transformer.generation.continuous import ContinuousBatch, Request
 from tested_transformer.generation.decoding_state import CausalState, DecodingState, Seq2SeqState
 from tested_transformer.generation.generate import Generated
@@ -91,6 +92,7 @@ from tested_transformer.models.rwkv import Rwkv, RwkvConfig
 from tested_transformer.models.t5 import T5, T5Config
 from tested_transformer.models.transformer import Transformer, TransformerConfig
 from tested_transformer.models.transformer_xl import TransformerXL, TransformerXLConfig
+from tested_transformer.models.transnar import TransNarConfig
 from tested_transformer.models.vit import VisionTransformer, VisionTransformerConfig
 from tested_transformer.models.whisper import Whisper, WhisperConfig
 from tested_transformer.models.xlnet import XLNet, XLNetConfig
@@ -123,6 +125,14 @@ SIZES = {"B": 2, "H": 2, "G": 2, "L": 3, "S": 5, "d": 4, "dv": 6, "dq": 4, "dk":
          "*shape": (4, 4), "*any": (2, 3), "...": ()}  # fmt: skip
 WORDS = ("one", "two", "three", "four", "five", "six", "seven")
 PAIRS = [data.Pair(("eins", "zwei"), ("one", "two")), data.Pair(("drei",), ("three",))] * 2
+
+
+def open_browser() -> Browser:
+    """A browser with an open page, whose second line can be quoted."""
+    browser = Browser([Page("page", ("one", "two"))])
+    browser.search("two")
+    browser.open(0)
+    return browser
 
 
 def small_config(**changes: Any) -> TransformerConfig:
@@ -317,6 +327,9 @@ GPU_RECORD = {
 IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
 OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
+    Browser: open_browser,
+    Page: lambda: Page("page", ("one", "two")),
+    TransNarConfig: lambda: TransNarConfig(d_model=8, num_heads=2, num_layers=1, d_states=4),
     EncoderDecoderConfig: small_config,
     TransformerConfig: small_config,
     T5Config: small_t5_config,
@@ -476,6 +489,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     "load_sharded.folder": lambda: folder() / "sharded",
     "clip_gradients.gradients": lambda: [torch.rand(2, 3)],
     "activation": lambda: "gelu",
+    "d_edge": lambda: 4,
+    "d_nodes": lambda: 4,
+    "Browser.open.result": lambda: 0,
+    "Browser.quote.text": lambda: "two",
     "norm_placement": lambda: "pre",
     "norm": lambda: "rms",
     "layout": lambda: "halves",

@@ -18,6 +18,7 @@ from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
+from .graphs import distance_trace, gated_cross_attention, max_messages
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
@@ -60,6 +61,7 @@ from .positions import (
     sinusoidal_positions,
     t5_bias,
 )
+from .preferences import best_of_n_mean, bradley_terry_loss, browse
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
@@ -128,10 +130,13 @@ __all__ = [
     "batch_norm",
     "bend",
     "bert_words",
+    "best_of_n_mean",
     "big_bird_attention",
     "bilinear_scores",
     "bit_linear",
     "block_tables",
+    "bradley_terry_loss",
+    "browse",
     "bspline_basis",
     "byte_bpe_merges",
     "byte_bpe_text",
@@ -148,6 +153,7 @@ __all__ = [
     "cross_entropy",
     "delta_rule",
     "differential_attention",
+    "distance_trace",
     "document_mask",
     "dot",
     "dynamic_convolution",
@@ -159,6 +165,7 @@ __all__ = [
     "extend_memory",
     "feed_forward",
     "fixed_mask",
+    "gated_cross_attention",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
@@ -200,6 +207,7 @@ __all__ = [
     "mask_tokens",
     "masked_softmax",
     "matmul",
+    "max_messages",
     "mean_tokens",
     "mel_band",
     "mixture_of_experts",
