@@ -11,6 +11,10 @@ PUBLIC = {
     "functional.balance": (
         "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
     ),
+    "functional.coding_rate": (
+        "coding_rate coding_rate_gradient ista_step lasso_objective subspace_attention "
+        "subspace_coding_rate"
+    ),
     "functional.differential": "differential_attention differential_lambda_init",
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
@@ -91,6 +95,7 @@ PUBLIC = {
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.crate": "CrateLayer IstaStep SubspaceAttention",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from tested_transformer.functional.coding_rate import ista_step
 from tested_transformer.functional.splines import bspline_basis
 from tested_transformer.functional.ternary import bit_linear
 
@@ -36,3 +37,11 @@ def wide_hats(x, knots, degree):
         (right_end - x[..., None]) / (right_end - middle),
     )
     return torch.minimum(rising, falling).clamp(min=0)
+
+
+right("ch21.ista_step", "the package's")(ista_step)
+
+
+@wrong("ch21.ista_step", "the step size on the threshold alone")
+def long_step(codes, x, dictionary, *, step_size=0.1, sparsity=0.1):
+    return torch.relu(codes + (x - codes @ dictionary.T) @ dictionary - step_size * sparsity)

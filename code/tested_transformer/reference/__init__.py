@@ -12,6 +12,7 @@ from .attention import (
     weighted_sum,
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .coding_rate import coding_rate, coding_rate_gradient, ista_step, subspace_attention
 from .delta_rule import delta_rule
 from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
@@ -138,6 +139,8 @@ __all__ = [
     "clamped_swiglu",
     "cluster_queries",
     "clustered_attention",
+    "coding_rate",
+    "coding_rate_gradient",
     "content_scores",
     "cross_entropy",
     "delta_rule",
@@ -169,6 +172,7 @@ __all__ = [
     "is_allowed",
     "is_ideograph",
     "is_punctuation",
+    "ista_step",
     "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
@@ -240,6 +244,7 @@ __all__ = [
     "ssd",
     "stack",
     "strided_mask",
+    "subspace_attention",
     "swiglu",
     "t5_bias",
     "target_distribution",
