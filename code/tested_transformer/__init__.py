@@ -15,6 +15,7 @@ PUBLIC = {
         "coding_rate coding_rate_gradient ista_step lasso_objective subspace_attention "
         "subspace_coding_rate"
     ),
+    "functional.composed_heads": "compose_heads composed_attention Composition HeadMixing",
     "functional.differential": "differential_attention differential_lambda_init",
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
@@ -95,6 +96,7 @@ PUBLIC = {
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.composed_attention": "ComposedAttention HeadMixingWeights",
     "layers.crate": "CrateLayer IstaStep SubspaceAttention",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",

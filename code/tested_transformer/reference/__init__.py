@@ -13,6 +13,7 @@ from .attention import (
 )
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
 from .coding_rate import coding_rate, coding_rate_gradient, ista_step, subspace_attention
+from .composed_heads import compose_heads, composed_attention
 from .delta_rule import delta_rule
 from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
@@ -141,6 +142,8 @@ __all__ = [
     "clustered_attention",
     "coding_rate",
     "coding_rate_gradient",
+    "compose_heads",
+    "composed_attention",
     "content_scores",
     "cross_entropy",
     "delta_rule",
