@@ -17,6 +17,10 @@ PUBLIC = {
     ),
     "functional.composed_heads": "compose_heads composed_attention Composition HeadMixing",
     "functional.differential": "differential_attention differential_lambda_init",
+    "functional.gated_heads": "gated_heads",
+    "functional.hyper_connections": (
+        "connection_weights hyper_connection read_streams write_streams"
+    ),
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -100,10 +104,12 @@ PUBLIC = {
     "layers.crate": "CrateLayer IstaStep SubspaceAttention",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_attention": "GatedAttention",
     "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
+    "layers.hyper_connections": "HyperConnection HyperStack use_hyper_connections",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
     "layers.kan": "KANFeedForward KANLayer",
     "layers.latent_attention": "LatentAttention LatentConfig",

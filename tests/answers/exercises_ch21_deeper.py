@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from tested_transformer.functional.coding_rate import ista_step
 from tested_transformer.functional.composed_heads import compose_heads
+from tested_transformer.functional.hyper_connections import hyper_connection
 from tested_transformer.functional.splines import bspline_basis
 from tested_transformer.functional.ternary import bit_linear
 
@@ -54,3 +55,12 @@ right("ch21.compose_heads", "the package's")(compose_heads)
 @wrong("ch21.compose_heads", "the scores in the place of the base")
 def without_base(scores, base, *sides):
     return scores + compose_heads(scores, 0 * base, *sides)
+
+
+right("ch21.hyper_connection", "the package's")(hyper_connection)
+
+
+@wrong("ch21.hyper_connection", "the streams are read before and mixed after")
+def read_after(streams, sublayer, alpha, beta):
+    mixed = alpha[..., 1:].mT @ streams
+    return mixed + beta[..., None] * sublayer((alpha[..., :1] * mixed).sum(-2))[..., None, :]

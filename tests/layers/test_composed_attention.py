@@ -49,7 +49,9 @@ def test_a_new_layer_is_torchs_multi_head_attention_in_values_and_gradients(caus
         found.append((output.detach(), x.grad))
     weights = ours.value.weight.grad, theirs.in_proj_weight.grad[-12:]
     for got, wanted in (*zip(*found, strict=True), weights):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=64 * 17 * EPS * float(wanted.abs().max()))
+        torch.testing.assert_close(
+            got, wanted, rtol=0, atol=64 * 17 * EPS * float(wanted.abs().max())
+        )
 
 
 @torch.no_grad()
@@ -88,8 +90,12 @@ def test_padding_left_and_right_and_the_future_change_nothing():
     alone = made(x, causal=True)
     left = torch.tensor([False] * 2 + [True] * 4)[None, None, None]
     right = torch.tensor([True] * 4 + [False] * 2)[None, None, None]
-    torch.testing.assert_close(made(torch.cat((filled, x), 1), causal=True, mask=left)[:, 2:], alone)
-    torch.testing.assert_close(made(torch.cat((x, filled), 1), causal=True, mask=right)[:, :4], alone)
+    torch.testing.assert_close(
+        made(torch.cat((filled, x), 1), causal=True, mask=left)[:, 2:], alone
+    )
+    torch.testing.assert_close(
+        made(torch.cat((x, filled), 1), causal=True, mask=right)[:, :4], alone
+    )
     torch.testing.assert_close(made(torch.cat((x, filled), 1), causal=True)[:, :4], alone)
 
 

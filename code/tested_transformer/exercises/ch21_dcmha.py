@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..specs.composed_heads.spec import COMPOSE_HEADS
 
-COMPOSE = COMPOSE_HEADS.narrowed(lambda case: not case.is_empty, name="ch21.compose_heads", points=4)
+COMPOSE = COMPOSE_HEADS.narrowed(
+    lambda case: not case.is_empty, name="ch21.compose_heads", points=4
+)
 
 EXERCISES = (COMPOSE,)

@@ -11,6 +11,9 @@ from torch import Tensor
 from ..errors import argument_error, shape_of
 from ..shapes import checked
 
+Alpha = Float[Tensor, "n m"] | Float[Tensor, "*#batch n m"]
+Beta = Float[Tensor, " n"] | Float[Tensor, "*#batch n"]
+
 __all__ = ["connection_weights", "hyper_connection", "read_streams", "write_streams"]
 
 
@@ -32,7 +35,7 @@ def connection_weights(
 
 @checked
 def read_streams(
-    streams: Float[Tensor, "*batch n D"], alpha: Float[Tensor, "*#batch n m"]
+    streams: Float[Tensor, "*batch n D"], alpha: Alpha
 ) -> tuple[Float[Tensor, "*batch D"], Float[Tensor, "*batch n D"]]:
     """What a sublayer gets, and the streams that go on: weighted sums of the streams.
 
@@ -53,7 +56,7 @@ def read_streams(
 def write_streams(
     streams: Float[Tensor, "*batch n D"],
     output: Float[Tensor, "*batch D"],
-    beta: Float[Tensor, "*#batch n"],
+    beta: Beta,
 ) -> Float[Tensor, "*batch n D"]:
     """The sublayer's output, added to every stream with a weight of its own.
 
@@ -68,8 +71,8 @@ def write_streams(
 def hyper_connection(
     streams: Float[Tensor, "*batch n D"],
     sublayer: Callable[[Tensor], Tensor],
-    alpha: Float[Tensor, "*#batch n m"],
-    beta: Float[Tensor, "*#batch n"],
+    alpha: Alpha,
+    beta: Beta,
 ) -> Float[Tensor, "*batch n D"]:
     """n streams around one sublayer. With n = 1 and weights of 1 this is x + sublayer(x).
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..bounds import NonNegativeInt, PositiveInt, Probability
-from ..errors import argument_error, shape_of
+from ..errors import argument_error
 from ..functional.hyper_connections import connection_weights, read_streams, write_streams
 from ..shapes import checked
 from .residual import Residual, check_output
@@ -124,7 +124,12 @@ def use_hyper_connections(stack: Stack, num_streams: PositiveInt, **options: Any
                 raise argument_error(ValueError, "stack", came, "pre-norm layers")
             width = residual.norm.weight.shape[0]
             layer.residuals[place] = HyperConnection(
-                residual.norm, width, num_streams, number=number, dropout=residual.dropout.p, **options
+                residual.norm,
+                width,
+                num_streams,
+                number=number,
+                dropout=residual.dropout.p,
+                **options,
             )
             number += 1
     made = HyperStack(stack)

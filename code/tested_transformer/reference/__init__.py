@@ -19,6 +19,7 @@ from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
+from .hyper_connections import gated_heads, hyper_connection
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
@@ -159,12 +160,14 @@ __all__ = [
     "extend_memory",
     "feed_forward",
     "fixed_mask",
+    "gated_heads",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
     "gru_step",
     "hard_attention",
     "heads",
+    "hyper_connection",
     "improved_clustered_attention",
     "in_branch",
     "indexed_attention",

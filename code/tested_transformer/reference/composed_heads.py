@@ -40,7 +40,9 @@ def composed_attention(query, key, value, before, after, *, causal=False):
     length, keys = query.shape[2], key.shape[2]
     scores = np.zeros((*query.shape[:3], keys), query.dtype)
     for b, h, i, j in np.ndindex(scores.shape):
-        scores[b, h, i, j] = dot(query[b, h, i], key[b, h, j]) / np.sqrt(query.dtype.type(query.shape[-1]))
+        scores[b, h, i, j] = dot(query[b, h, i], key[b, h, j]) / np.sqrt(
+            query.dtype.type(query.shape[-1])
+        )
     scores = compose_heads(scores, *before)
     weights = np.zeros_like(scores)
     for b, h, i in np.ndindex(query.shape[:3]):

@@ -130,12 +130,17 @@ class ComposedFormula(Formula):
 
 def composed_plainly(**given):
     """The right formula, called with the arrays of a case."""
-    names = ("base", *(f"{side}_{part}" for side in ("query", "key") for part in ("down", "up", "gate")))
+    names = (
+        "base",
+        *(f"{side}_{part}" for side in ("query", "key") for part in ("down", "up", "gate")),
+    )
     compositions = []
     for where in ("before", "after"):
         base, *sides = (given.pop(f"{where}_{name}") for name in names)
         compositions.append((base, sides[:3], sides[3:]))
-    return ComposedFormula()(given.pop("query"), given.pop("key"), given.pop("value"), *compositions, **given)
+    return ComposedFormula()(
+        given.pop("query"), given.pop("key"), given.pop("value"), *compositions, **given
+    )
 
 
 @mistake(

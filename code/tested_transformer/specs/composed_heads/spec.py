@@ -54,7 +54,13 @@ def _compose_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _compose_by_chance(draw: Draw) -> Case:
-    sizes = draw.one_of(1, 2), draw.one_of(2, 3), draw.one_of(2, 1, 4), draw.one_of(3, 2), draw.one_of(1, 2)
+    sizes = (
+        draw.one_of(1, 2),
+        draw.one_of(2, 3),
+        draw.one_of(2, 1, 4),
+        draw.one_of(3, 2),
+        draw.one_of(1, 2),
+    )
     return Case("sizes by chance", _compose_arguments(draw.numbers, *sizes), any_dtype(draw))
 
 
@@ -66,7 +72,9 @@ def _bound(case: Case) -> float:
     arrays = case.arguments
     heads, rank = arrays["scores"].shape[1], arrays["query_down"].shape[2]
     largest = {name: float(np.abs(a).max(initial=0.0)) for name, a in arrays.items()}
-    low = rank * (largest["query_down"] * largest["query_up"] + largest["key_down"] * largest["key_up"])
+    low = rank * (
+        largest["query_down"] * largest["query_up"] + largest["key_down"] * largest["key_up"]
+    )
     size = heads * (largest["base"] + low + largest["query_gate"] + largest["key_gate"])
     return 4 * case.rounding(heads * rank + 8) * largest["scores"] * max(size, 1.0)
 
@@ -94,9 +102,14 @@ def _sides_are_alike(run: Run, case: Case) -> Problem | None:
     arguments = case.arguments
     changes = {"scores": np.swapaxes(arguments["scores"], 2, 3).copy()}
     for part in SIDES:
-        changes |= {f"query_{part}": arguments[f"key_{part}"], f"key_{part}": arguments[f"query_{part}"]}
+        changes |= {
+            f"query_{part}": arguments[f"key_{part}"],
+            f"key_{part}": arguments[f"query_{part}"],
+        }
     before, after = run.value(case), run.value(case, **changes)
-    return unchanged(before, np.swapaxes(after, 2, 3), 2 * _bound(case), "queries and keys are exchanged")
+    return unchanged(
+        before, np.swapaxes(after, 2, 3), 2 * _bound(case), "queries and keys are exchanged"
+    )
 
 
 COMPOSE_HEADS = Spec(
@@ -193,12 +206,18 @@ def _no_future(run: Run, case: Case) -> Problem | None:
             changes[name][tuple(last)] = -3 * array[tuple(last)] + 1
     before, after = run.value(case), run.value(case, **changes)
     far = 2 * run.expected(case)[1]
-    return unchanged(before[:, :, :-1], after[:, :, :-1], far, "the last key and what it mixes change")
+    return unchanged(
+        before[:, :, :-1], after[:, :, :-1], far, "the last key and what it mixes change"
+    )
 
 
 def _plain(run: Run, case: Case) -> Problem | None:
     """Identities for bases, and nothing dynamic: the softmax of each head by itself."""
-    changes = {name: np.zeros_like(a) for name, a in case.arguments.items() if "_gate" in name or "_up" in name}
+    changes = {
+        name: np.zeros_like(a)
+        for name, a in case.arguments.items()
+        if "_gate" in name or "_up" in name
+    }
     heads = case.arguments["query"].shape[1]
     changes |= {f"{where}_base": np.eye(heads) for where in ("before", "after")}
     arrays = case.arrays(**changes)
