@@ -140,10 +140,12 @@ PUBLIC = {
     "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
     "layers.state_space_duality": "StateSpaceDuality",
+    "layers.sub_norm": "SubNormAttention SubNormFeedForward",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
+    "models.bitnet": "BitNet BitNetConfig",
     "models.bloom": "Bloom BloomConfig",
     "models.falcon": "Falcon FalconConfig",
     "models.gpt_oss": "GptOss GptOssConfig",
