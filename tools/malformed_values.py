@@ -329,6 +329,8 @@ GPU_RECORD = {
     "rows": [GPU_ROW | {"pass": "forward"}, GPU_ROW | {"pass": "forward+backward"}],
 }
 IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
+
+
 def small_composition() -> Composition:
     """For 2 sequences of 3 tokens, 2 heads and rank 1."""
     side = HeadMixing(torch.rand(2, 3, 1, 2), torch.rand(2, 3, 1, 2), torch.rand(2, 3, 2))

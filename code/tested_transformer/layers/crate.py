@@ -133,6 +133,7 @@ class CrateLayer(nn.Module):
         self.attention = SubspaceAttention(d_model, num_heads, **options)
         self.sparsify = IstaStep(d_model, step_size=step_size, sparsity=sparsity)
 
+    @checked(like="self.sparsify.dictionary", D="self.sparsify.dictionary.shape.0")
     def forward(
         self, x: Float[Tensor, "B L D"], *, return_weights: bool = False, **options: Any
     ) -> Float[Tensor, "B L D"] | tuple[Float[Tensor, "B L D"], Float[Tensor, "B H L S"]]:

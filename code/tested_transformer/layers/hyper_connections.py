@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class HyperConnection(Residual):
         dropout: Probability = 0.0,
     ) -> None:
         super().__init__(norm, norm_placement="pre", dropout=dropout)
-        self.num_streams, self.dynamic = num_streams, dynamic
+        self.d_model, self.num_streams, self.dynamic = d_model, num_streams, dynamic
         read = torch.zeros(num_streams, 1)
         read[number % num_streams] = 1.0
         self.alpha_static = nn.Parameter(torch.cat((read, torch.eye(num_streams)), 1))
@@ -52,20 +53,22 @@ class HyperConnection(Residual):
                 setattr(self, f"{name}_dynamic", nn.Parameter(torch.zeros(d_model, columns)))
                 setattr(self, f"{name}_scale", nn.Parameter(torch.tensor(0.01)))
 
-    @checked(n="self.num_streams")
-    def forward(self, x: Float[Tensor, "*batch n D"], sublayer: Any) -> Float[Tensor, "*batch n D"]:
+    @checked(like="self.beta_static", n="self.num_streams", D="self.d_model")
+    def forward(
+        self, x: Float[Tensor, "*batch n D"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*batch n D"]:
         """One step of the stack."""
         own = self.inputs(x)
         output = sublayer(own)
         check_output("sublayer", output, own)
         return self.add(x, output)
 
-    @checked(n="self.num_streams")
+    @checked(like="self.beta_static", n="self.num_streams", D="self.d_model")
     def inputs(self, x: Float[Tensor, "*batch n D"]) -> Float[Tensor, "*batch D"]:
         """What the sublayer gets."""
         return self.norm(read_streams(x, self._weights("alpha", x))[0])
 
-    @checked(like="x", n="self.num_streams")
+    @checked(like="self.beta_static", n="self.num_streams", D="self.d_model")
     def add(
         self, x: Float[Tensor, "*batch n D"], output: Float[Tensor, "*batch D"]
     ) -> Float[Tensor, "*batch n D"]:
