@@ -448,7 +448,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ResiDual: lambda: ResiDual(LayerNorm(8)),
     HyperConnection: lambda: HyperConnection(LayerNorm(8), 8, 2),
     HyperStack: lambda: use_hyper_connections(
-        Stack([EncoderLayer(small_config(norm_placement="pre"))]), 2
+        Stack([DecoderLayer(small_config(norm_placement="pre"))]), 2
     ),
     Residual: lambda: Residual(LayerNorm(8)),
     Parts: lambda: Parts.of({}),
