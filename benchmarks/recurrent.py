@@ -3,9 +3,10 @@
 Every layer reads texts of 1,024 to 32,768 tokens, batch 1, width 256, in float32 on one thread: all tokens at once
 (its chunked form; attention's fused kernel), then 16 more tokens one by one, with what it keeps from the text. The
 layers take turns, and medians of the runs are stored: processor seconds of the text, milliseconds per new token,
-bytes that are kept. It says nothing about quality, nor about a GPU. About 8 minutes of one processor.
+bytes that are kept. It says nothing about quality, nor about a GPU. About 10 minutes of one processor. With --only
+one layer is measured, and the stored rows of the others stay.
 
-Usage: OMP_NUM_THREADS=1 python benchmarks/recurrent.py [--runs 3]
+Usage: OMP_NUM_THREADS=1 python benchmarks/recurrent.py [--runs 3] [--only LAYER]
 """
 
 import argparse
@@ -15,10 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from record import write_rows
+from record import read_rows, write_rows
 from torch import Tensor, nn
 
 from tested_transformer.layers.cache import KeyValueCache
+from tested_transformer.layers.gated_delta_net import GatedDeltaNet
 from tested_transformer.layers.gated_retention import GatedRetention, RetentionState
 from tested_transformer.layers.multi_head import MultiHeadAttention
 from tested_transformer.layers.recurrent_state import RecurrentState
@@ -51,6 +53,10 @@ class Keeping(nn.Module):
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], dict]] = {
     "attention": (lambda: MultiHeadAttention(WIDTH, HEADS), KeyValueCache, {"causal": True}),
     "gated retention": (lambda: GatedRetention(WIDTH, HEADS), RetentionState, {}),
+    "gated DeltaNet": (
+        lambda: GatedDeltaNet(WIDTH, HEADS, d_key=WIDTH // HEADS, d_value=WIDTH // HEADS),
+        RecurrentState, {},
+    ),
     "RWKV-4": (lambda: Keeping(TimeMix(WIDTH)), RecurrentState, {}),
     "Mamba": (lambda: SelectiveStateSpace(WIDTH), RecurrentState, {}),
     "Mamba-2": (
@@ -94,15 +100,20 @@ def main() -> None:
     """Run all in turns, print a table and store it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
-    number = parser.parse_args().runs
+    parser.add_argument("--only", choices=LAYERS)
+    given = parser.parse_args()
+    number, names = given.runs, [given.only] if given.only else list(LAYERS)
     torch.set_num_threads(1)
     rows = []
-    for name in LAYERS:
+    if given.only:
+        stored = read_rows("recurrent")
+        rows = [row for row in stored if row["method"] != given.only]
+    for name in names:
         run(name, 256)  # the first call is slower
     for length in LENGTHS:
-        found: dict[str, list] = {name: [] for name in LAYERS}
+        found: dict[str, list] = {name: [] for name in names}
         for _ in range(number):
-            for name in LAYERS:
+            for name in names:
                 found[name].append(run(name, length))
         for name, runs in found.items():
             rows.append(row_of(name, length, runs))

@@ -16,7 +16,7 @@ from chapters import ROOT
 SITE = ROOT / "_build" / "html"
 LIST = ROOT / "tests" / "data" / "anchors.txt"
 PLACES = {"section", "span", "figure", "div", "p", "dt"}
-REFERENCE = ("gallery", "glossary", "api")
+REFERENCE = ("gallery", "glossary", "api")  # how the names of such pages begin
 NAMED = (
     "pitfall-",
     "term-",
@@ -57,7 +57,7 @@ def pages(site: Path = SITE) -> list[Path]:
     return [
         *sorted((site / "chapters").rglob("*.html")),
         site / "book" / "generated" / "gallery.html",
-        site / "book" / "generated" / "api.html",
+        *sorted((site / "book" / "generated").glob("api*.html")),
         site / "book" / "glossary.html",
     ]
 
@@ -68,7 +68,7 @@ def built(site: Path = SITE) -> set[str]:
     for path in pages(site):
         page = path.relative_to(site).with_suffix("").as_posix()
         names = Article(path.read_text(encoding="utf-8")).names
-        if path.stem in REFERENCE:
+        if path.stem.startswith(REFERENCE):
             names = {name for name in names if name.startswith(NAMED)}
         found |= {f"{page}#{name}" for name in names}
     return found

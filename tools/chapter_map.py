@@ -99,10 +99,10 @@ def node(chapter: Chapter, x: float, y: float, width: float, tall: float, lines:
     """A box that leads to a chapter."""
     label = f"{chapter.name}, needs {needed(chapter)}"
     rows = [y + tall / 2 + 5 + 17 * (k - (len(lines) - 1) / 2) for k in range(len(lines))]
-    spans = " ".join(  # a space between them, so that a voice parts the words
-        f'<tspan x="{x + 38:g}" y="{row:g}">{escape(line)}</tspan>'
+    spans = "".join(  # a space after a word that ends a line, so that a voice parts the words
+        f'<tspan x="{x + 38:g}" y="{row:g}">{escape(line)}</tspan>{"" if line.endswith("-") else " "}'
         for row, line in zip(rows, lines, strict=True)
-    )
+    ).strip()
     sign = chapter.number or "→"
     return (
         f'<a class="map-node" href="../chapters/{chapter.stem}.html" aria-label="{escape(label)}" '

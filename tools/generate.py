@@ -2,7 +2,8 @@
 
     book/generated/gallery.md     every famous mistake, from the Specs
     book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
-    book/generated/api.md         the public names
+    book/generated/api.md         the public names, each with a link to its entry
+    book/generated/api_*.md       the entries, a page for each folder of the package
     book/generated/contract.md    what a whole model is asked, for "Test your own model"
     book/generated/adapter.md     how the contract calls a model of one's own
     book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
@@ -26,6 +27,7 @@ from types import ModuleType
 
 import yaml
 
+import anchors
 import chapter_map
 from chapters import ROOT, chapter_paths, core_paths, heading, number, read
 
@@ -211,13 +213,47 @@ def _labels(cells: list) -> set[str]:
 # ------------------------------------------------------------------------------- the API reference
 
 
-def api(modules: dict[str, list[str]]) -> str:
-    """Autodoc for every public name; book/_ext/package_links.py adds the chapters that use it."""
+def api(modules: dict[str, list[str]], promised: set[str]) -> str:
+    """Every public name with a link to its entry.
+
+    The entries stood on this page once: `promised` has the names by which others may link to them here.
+    """
     page = [
         "# API reference",
         "The public names of the companion package, module by module. Each function says "
         "its shapes, what it raises and where it comes from.",
     ]
+    for folder, inside in folders(modules).items():
+        page.append(f"## [{folder}](api_{folder}.md)")
+        for module, members in inside.items():
+            links = ", ".join(_entry_link(folder, member, promised) for member in members)
+            page.append(f"```{{raw}} html\n<p><code>{module}</code>: {links}</p>\n```")
+    return "\n\n".join(page) + "\n"
+
+
+def _promised(page: str) -> set[str]:
+    """The names by which others may link to places of a page."""
+    places = (place.split("#") for place in anchors.listed())
+    return {name for there, name in places if there == page}
+
+
+def folders(modules: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+    """The modules by the folder of the package in which they stand, or their own name where in none."""
+    found = defaultdict(dict)
+    for module, members in modules.items():
+        found[module.split(".")[1]][module] = members
+    return found
+
+
+def _entry_link(folder: str, name: str, promised: set[str]) -> str:
+    old = [each for each in sorted(promised) if each.removeprefix("api-").split(".")[0] == name]
+    places = "".join(f'<span id="{each}"></span>' for each in old)
+    return f'{places}<a href="api_{folder}.html#api-{name}"><code>{name}</code></a>'
+
+
+def entries(folder: str, modules: dict[str, list[str]]) -> str:
+    """Autodoc for the public names of a folder; book/_ext/package_links.py adds the chapters that use each."""
+    page = [f"# API: {folder}"]
     for name, members in modules.items():
         page.append(f"## {name}")
         page.append(f"```{{eval-rst}}\n.. automodule:: {name}\n   :no-members:\n```")
@@ -387,7 +423,8 @@ def main() -> None:
     pages = {
         "gallery": gallery(specs, core_paths()),
         "interview": interview(paths),
-        "api": api(modules),
+        "api": api(modules, _promised("book/generated/api")),
+        **{f"api_{folder}": entries(folder, inside) for folder, inside in folders(modules).items()},
         "contract": contract(importlib.import_module(f"{PACKAGE}.specs.contract").PROPERTIES),
         "adapter": adapter(importlib.import_module(f"{PACKAGE}.specs.adapters").Model),
         "catches": catches(stored("contract_catches")),

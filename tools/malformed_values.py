@@ -55,7 +55,6 @@ from tested_transformer.layers.cache import (
 )
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
-from tested_transformer.layers.gated_delta_net import GatedDeltaState
 from tested_transformer.layers.gated_retention import RetentionState
 from tested_transformer.layers.hyper_connections import (
     HyperConnection,
@@ -93,6 +92,7 @@ from tested_transformer.models.recurrent_language_model import (
     RecurrentLanguageModel,
     RecurrentLanguageModelConfig,
 )
+from tested_transformer.models.retro import RetroConfig
 from tested_transformer.models.roformer import RoFormerConfig
 from tested_transformer.models.rwkv import Rwkv, RwkvConfig
 from tested_transformer.models.t5 import T5, T5Config
@@ -234,13 +234,6 @@ def filled_retention_state() -> RetentionState:
     return state
 
 
-def filled_delta_state() -> GatedDeltaState:
-    """The state of a GatedDeltaNet(8, 2, d_key=4, d_value=4) after two tokens."""
-    state = GatedDeltaState()
-    state.keep(torch.rand(2, 2, 4, 4), torch.rand(2, 24, 3), 2)
-    return state
-
-
 def filled_segment_memory() -> SegmentMemory:
     """A memory of the two last of three tokens."""
     memory = SegmentMemory(2)
@@ -351,6 +344,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
         11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
     ),
+    RetroConfig: lambda: RetroConfig(vocab_size=11, chunk_size=2, d_model=8, num_heads=2),
     RoFormerConfig: lambda: RoFormerConfig(11, d_model=8, num_heads=2, num_layers=1),
     RecurrentConfig: lambda: RecurrentConfig(11, 11, d_model=8),
     VisionTransformerConfig: small_vit_config,
@@ -363,7 +357,6 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     AttentionCache: KeyValueCache,
     LayerState: KeyValueCache,
     RetentionState: filled_retention_state,
-    GatedDeltaState: filled_delta_state,
     RecurrentState: RecurrentState,
     MambaConfig: lambda: MambaConfig(vocab_size=11, d_model=8, num_layers=1, num_states=4),
     Mamba2Config: lambda: Mamba2Config(
@@ -654,6 +647,21 @@ VALUES: dict[str, Callable[[], Any]] = {
         ),
         lambda: None,
     ),
+    "chunked_cross_attention.key": lambda: torch.rand(2, 2, 1, 5, 4),
+    "chunked_cross_attention.value": lambda: torch.rand(2, 2, 1, 5, 6),
+    "chunked_cross_attention.mask": lambda: visible(2, 1, 5),
+    "chunked_cross_attention.chunk_size": lambda: 2,
+    "ChunkedCrossAttention.chunk_size": lambda: 2,
+    "ChunkedCrossAttention.forward.neighbors": lambda: torch.rand(2, 1, 5, 8),
+    "ChunkedCrossAttention.forward.mask": lambda: visible(2, 1, 5),
+    "Retro.forward.neighbors": lambda: torch.ones(2, 1, 2, 4, dtype=torch.long),
+    "ChunkDatabase.documents": lambda: [torch.tensor([4, 5, 6])],
+    "ChunkDatabase.encode": lambda: lambda chunks: chunks.float(),
+    "ChunkDatabase.chunk_size": lambda: 2,
+    "ChunkDatabase.search.chunks": lambda: torch.tensor([[4, 5], [6, 7]]),
+    "ChunkDatabase.neighbors_of.chunks": lambda: torch.tensor([[[4, 5]], [[6, 7]]]),
+    "RetroConfig.max_length": lambda: 9,
+    "RetroConfig.num_retrieval_layers": lambda: 1,
     "Merged.patterns": lambda: (Local(2), Local(3)),
     "attention_per_head.patterns": lambda: [Local(2), Local(3)],
     "Summaries.block": lambda: 2,

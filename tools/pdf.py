@@ -38,9 +38,9 @@ OUT = ROOT / "_build" / "pdf"
 BOOK = "the_tested_transformer"
 PAPERS = {"A4": (210, 297), "letter": (215.9, 279.4)}  # mm
 MARGIN = 18  # mm at the sides, as in print.css
-LEFT_OUT = {
-    "book/generated/api"
-}  # for looking up by its links; chapters print the source they speak of
+LEFT_OUT = (
+    "book/generated/api"  # for looking up by its links; chapters print the source they speak of
+)
 CHINESE = "缩放"  # of the abstract of chapter 3
 NO_CHINESE = (
     "No font of this machine has Chinese letters, so boxes stand in the abstracts and the glossary. Debian and "
@@ -75,7 +75,7 @@ def parts() -> list[Part]:
                 f"{page['file']}.html"
                 for chapter in part["chapters"]
                 for page in (chapter, *chapter.get("sections", []))
-                if page["file"] not in LEFT_OUT
+                if not page.get("file", LEFT_OUT).startswith(LEFT_OUT)
             ),
         )
         for part in table["parts"]

@@ -18,8 +18,8 @@ from sphinx import addnodes
 from tested_transformer.reader.public_names import public_names
 
 PACKAGE = "tested_transformer"
-REFERENCE = "book/generated/api"
-UNLINKED = {REFERENCE, "book/generated/gallery", "book/bibliography", "book/changelog"}
+REFERENCE = "book/generated/api"  # and a page of entries for each folder: api_layers
+UNLINKED = {"book/generated/gallery", "book/bibliography", "book/changelog"}
 FILE = re.compile(rf"code/({PACKAGE}[\w/]*)\.py")
 DEFINED = re.compile(r"^(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 SHOWN, USED, NAMED = range(3)  # how a chapter uses a name, the best first
@@ -210,8 +210,8 @@ def link(app, doctree, docname):
     """Put the links on a page whose own are resolved."""
     if app.builder.format != "html":
         return
-    if docname == REFERENCE:
-        _link_entries(app, doctree)
+    if docname.startswith(REFERENCE):
+        _link_entries(app, doctree, docname)
     elif docname not in UNLINKED:
         if docname.startswith("chapters/"):
             _link_sources(app, doctree, docname)
@@ -221,7 +221,12 @@ def link(app, doctree, docname):
 
 
 def _address(app, docname, full):
-    return f"{app.builder.get_relative_uri(docname, REFERENCE)}#{anchor(full)}"
+    return f"{app.builder.get_relative_uri(docname, page_of(full))}#{anchor(full)}"
+
+
+def page_of(full: str) -> str:
+    """The page with the entry of a public name: that of its folder."""
+    return f"{REFERENCE}_{full.split('.')[1]}"
 
 
 def anchor(full: str) -> str | None:
@@ -235,7 +240,7 @@ def anchor(full: str) -> str | None:
 
 def name_entries(app, doctree):
     """Put the anchor by public name before that by module, which Sphinx makes."""
-    if app.env.docname == REFERENCE:
+    if app.env.docname.startswith(REFERENCE):
         for signature in doctree.findall(addnodes.desc_signature):
             for full in signature["ids"][:1]:
                 signature["ids"].insert(0, anchor(full))
@@ -292,7 +297,7 @@ def _is_linked(node) -> bool:
     return False
 
 
-def _link_entries(app, doctree):
+def _link_entries(app, doctree, docname):
     """Beneath each entry: the chapters that use it."""
     for described in list(doctree.findall(addnodes.desc)):
         signature = described.next_node(addnodes.desc_signature)
@@ -302,7 +307,7 @@ def _link_entries(app, doctree):
         links = []
         for chapter, found in sorted(_uses(app).items()):
             if full in found:
-                address = f"{app.builder.get_relative_uri(REFERENCE, chapter)}#{found[full][1]}"
+                address = f"{app.builder.get_relative_uri(docname, chapter)}#{found[full][1]}"
                 links.append(
                     nodes.reference(
                         "", app.env.titles[chapter].astext(), refuri=address, internal=True

@@ -30,6 +30,9 @@ PUBLIC = {
     "functional.packed": "packed_attention",
     "functional.permutation_masks": "permutation_masks target_mapping",
     "functional.relative_shift": "relative_shift transformer_xl_attention",
+    "functional.retrieval": (
+        "chunk_read_by chunked_cross_attention nearest_neighbors split_chunks"
+    ),
     "functional.routing": "keep_best_groups route sigmoid_routing softmax_routing",
     "functional.scaling": (
         "entropy fold_scale perplexity scaled_scores score_gap softmax softmax_jacobian"
@@ -99,6 +102,8 @@ PUBLIC = {
     "layers.block_manager": "BlockManager BlockPool BlockTable PoolExhausted",
     "layers.blocks": "DecoderLayer Embedding EncoderLayer",
     "layers.cache": "DecoderCache KeyValueCache WindowCache",
+    "layers.chunk_database": "ChunkDatabase",
+    "layers.chunked_cross_attention": "ChunkedCrossAttention",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
     "layers.composed_attention": "ComposedAttention HeadMixingWeights",
     "layers.crate": "CrateLayer IstaStep SubspaceAttention",
@@ -106,12 +111,14 @@ PUBLIC = {
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_attention": "GatedAttention",
     "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
+    "layers.gated_delta_net": "GatedDeltaNet l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
     "layers.hyper_connections": "HyperConnection HyperStack use_hyper_connections",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
     "layers.kan": "KANFeedForward KANLayer",
+    "layers.kimi_delta_attention": "KimiDeltaAttention",
     "layers.latent_attention": "LatentAttention LatentConfig",
     "layers.linformer": "LinformerAttention",
     "layers.long_short_attention": "ConvolutionBranch LongShortAttention",
@@ -159,6 +166,7 @@ PUBLIC = {
         "RecurrentLanguageModel RecurrentLanguageModelConfig"
     ),
     "models.bert": "Bert BertConfig",
+    "models.retro": "Retro RetroConfig",
     "models.roformer": "RoFormer RoFormerConfig",
     "models.rwkv": "Rwkv RwkvConfig",
     "models.t5": "T5 T5Config",

@@ -15,7 +15,7 @@ browser, address = site.browser, site.address
 PAGES = [name for name in site.PAGES if name != "index.html"]  # which only leads on
 CHAPTER = "chapters/04_masks.html"
 MODULE = "_modules/tested_transformer/functional/masks.html"
-KINDS = ["book/index.html", CHAPTER, "book/glossary.html", "book/generated/api.html", MODULE,
+KINDS = ["book/index.html", CHAPTER, "book/glossary.html", "book/generated/api_functional.html", MODULE,
          "genindex.html", "search.html", "404.html"]  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built: run make book")

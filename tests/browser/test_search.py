@@ -14,18 +14,18 @@ from test_site import address, browser  # noqa: F401  fixtures
 pytestmark = pytest.mark.skipif(not site.PAGES, reason="the site is not built: run make book")
 
 API, GALLERY, GLOSSARY = (
-    "book/generated/api.html",
+    "book/generated/api",
     "book/generated/gallery.html",
     "book/glossary.html",
 )
 FIRST = {
     # functions: their entries
-    "masked_softmax": f"{API}#api-masked_softmax",
-    "masked_softmax()": f"{API}#api-masked_softmax",
-    "softmax_jacobian": f"{API}#api-softmax_jacobian",
-    "split_heads": f"{API}#api-split_heads",
-    "splitheads": f"{API}#api-split_heads",
-    "MultiHeadAttention.forward": f"{API}#api-MultiHeadAttention.forward",
+    "masked_softmax": f"{API}_functional.html#api-masked_softmax",
+    "masked_softmax()": f"{API}_functional.html#api-masked_softmax",
+    "softmax_jacobian": f"{API}_functional.html#api-softmax_jacobian",
+    "split_heads": f"{API}_layers.html#api-split_heads",
+    "splitheads": f"{API}_layers.html#api-split_heads",
+    "MultiHeadAttention.forward": f"{API}_layers.html#api-MultiHeadAttention.forward",
     # terms and symbols: where they are explained
     "label smoothing": f"{GLOSSARY}#term-label-smoothing",
     "Masking": f"{GLOSSARY}#term-mask",
@@ -50,7 +50,7 @@ FIRST = {
     "how large is a dot product": "chapters/03_scaling.html#how-large-is-a-dot-product",
     # misspelled
     "attendion": f"{GLOSSARY}#term-attention",
-    "sofmax jacobian": f"{API}#api-softmax_jacobian",
+    "sofmax jacobian": f"{API}_functional.html#api-softmax_jacobian",
 }
 
 
@@ -134,7 +134,7 @@ def test_nothing_found_says_so_and_leads_on(visit):
     assert ask(visit.page, "zzzz") == []
     assert visit.page.inner_text("#search-status") == "Nothing in the book fits “zzzz”."
     targets = [link.get_attribute("href") for link in visit.page.locator("#search-help a").all()]
-    assert targets == [GLOSSARY, "book/notation.html", API, "genindex.html", GALLERY]
+    assert targets == [GLOSSARY, "book/notation.html", f"{API}.html", "genindex.html", GALLERY]
     assert visit.page.locator("#search-help").is_visible()
     ask(visit.page, "mask")
     assert visit.page.locator("#search-help").is_hidden()
@@ -282,7 +282,8 @@ def entries() -> dict[str, list[str]]:
     """The chapters that each entry of the reference names beneath it: page#section."""
     import package_links
 
-    page, found = text(API), {}
+    pages = [name for name in site.PAGES if name.startswith(f"{API}_")]
+    page, found = "".join(map(text, pages)), {}
     full = {package_links.anchor(name): name for name in package_links.public()}
     parts = re.split(r'<p class="way used-in">(.*?)</p>', page)
     for before, line in zip(parts[::2], parts[1::2], strict=False):
@@ -303,7 +304,7 @@ def test_every_entry_names_its_chapters_and_they_lead_back():
 
     named = entries()
     there = {(chapter, full) for chapter in chapters() for full in named
-             if f'"{"../" * chapter.count("/")}{API}#{package_links.anchor(full)}"' in text(chapter)}  # fmt: skip
+             if f'"{"../" * chapter.count("/")}{package_links.page_of(full)}.html#{package_links.anchor(full)}"' in text(chapter)}  # fmt: skip
     back = {(way.partition("#")[0], full) for full, ways in named.items() for way in ways}
     assert there == back
     assert len(there) > 150
@@ -318,7 +319,9 @@ def test_a_source_on_the_page_leads_to_its_entry():
     targets = re.findall(r'#([^"]+)"', line)
     assert targets == ["api-softmax", "api-softmax_jacobian"]
     assert shown.index(line) < shown.index('class="cell ')  # in the same cell's output
-    assert f"{API}#api-softmax_jacobian" not in page.partition('id="the-jacobian"')[0]
+    assert (
+        f"{API}_functional.html#api-softmax_jacobian" not in page.partition('id="the-jacobian"')[0]
+    )
 
 
 def test_boxes_and_gallery_lead_to_each_other():

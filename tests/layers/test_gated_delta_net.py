@@ -9,9 +9,9 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 from same_numbers import assert_float32_same, in_dtype, shake
 from tested_transformer.layers.gated_delta_net import (
     GatedDeltaNet,
-    GatedDeltaState,
     l2_normalize,
 )
+from tested_transformer.layers.recurrent_state import RecurrentState
 
 D, HEADS, KEY_HEADS, D_KEY, D_VALUE = 12, 4, 2, 3, 5
 X = torch.randn(2, 7, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -75,7 +75,7 @@ def test_qwen3_next():
 @pytest.mark.parametrize("sizes", [[7], [5, 1, 1], [1] * 7, [3, 2, 2], [4, 3]])
 def test_qwen3_next_with_a_cache(sizes):
     """Prefill, then one token at a time, or chunks of 2 and 3."""
-    ours, states = layer(), GatedDeltaState()
+    ours, states = layer(), RecurrentState()
     theirs, cache = theirs_with_weights_of(ours), DynamicCache(config=CONFIG)
     for part in X.split(sizes, 1):
         expected = theirs(part, cache_params=cache)
@@ -99,7 +99,7 @@ def test_qwen3_next_with_left_padding():
 @torch.no_grad()
 @pytest.mark.parametrize("sizes", [[1] * 7, [2, 2, 2, 1], [3, 4], [4, 3], [7], [6, 1]])
 def test_cached_is_uncached(sizes):
-    made, cache = layer(), GatedDeltaState()
+    made, cache = layer(), RecurrentState()
     parts = [made(part, cache=cache) for part in X.split(sizes, 1)]
     torch.testing.assert_close(torch.cat(parts, 1), made(X))
     assert (cache.length, cache.batch) == (7, 2)
@@ -115,7 +115,7 @@ def test_a_padded_sequence_is_the_sequence_alone(side, padding):
     made, real = layer(), torch.ones(2, 7, dtype=torch.bool)
     real[1, :padding] = False
     real = real if side == "left" else real.flip(1)
-    batched, alone = GatedDeltaState(), GatedDeltaState()
+    batched, alone = RecurrentState(), RecurrentState()
     found = made(X, real=real, cache=batched)[1, real[1]]
     torch.testing.assert_close(found, made(X[1:, real[1]], cache=alone)[0])
     more = X.flip(1)[:, :2]
@@ -142,7 +142,7 @@ def test_every_parameter_has_a_gradient():
 
 @torch.no_grad()
 def test_a_cache_is_reordered_and_emptied():
-    made, cache = layer(), GatedDeltaState()
+    made, cache = layer(), RecurrentState()
     made(X, cache=cache)
     cache.reorder(torch.tensor([1, 1]))
     expected = made(torch.cat((X[[1, 1]], X[:, :1]), 1))[:, 7:]
@@ -159,9 +159,9 @@ def test_a_norm():
 @torch.no_grad()
 def test_low_precision_stays_finite():
     made = layer().bfloat16()
-    cache = GatedDeltaState()
+    cache = RecurrentState()
     output = made(X.bfloat16(), cache=cache)
-    assert (output.dtype, cache.state.dtype) == (torch.bfloat16, torch.float32)
+    assert (output.dtype, cache.get("state").dtype) == (torch.bfloat16, torch.float32)
     assert bool(output.isfinite().all())
 
 
@@ -173,7 +173,7 @@ def test_bad_input_is_refused():
         layer()(X[..., :5])
     with pytest.raises(ValueError, match="real: expected"):
         layer()(X, real=torch.ones(2, 6, dtype=torch.bool))
-    cache = GatedDeltaState()
+    cache = RecurrentState()
     with torch.no_grad():
         layer()(X, cache=cache)
     with pytest.raises(ValueError, match="length: expected 0 or 7"):

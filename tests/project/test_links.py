@@ -107,10 +107,27 @@ def test_an_anchor_is_a_public_name_and_means_one_entry():
 
 
 def test_every_public_name_has_an_entry():
-    page = generate.api(public_names())
+    folders = generate.folders(public_names())
+    page = "".join(generate.entries(*each) for each in folders.items())
     entries = re.findall(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", page, re.MULTILINE)
     assert sorted(entries) == sorted(package_links.public())
     assert len(entries) == sum(map(len, public_names().values()))
+
+
+def test_an_entry_stands_on_the_page_of_its_folder():
+    full = "tested_transformer.layers.cache.DecoderCache"
+    assert package_links.page_of(full) == "book/generated/api_layers"
+
+
+def test_an_old_link_to_a_name_or_method_leads_to_its_line_in_the_list():
+    modules = {"tested_transformer.layers.cache": ["DecoderCache", "KeyValueCache"]}
+    page = generate.api(modules, {"api-KeyValueCache", "api-KeyValueCache.append", "api-Other"})
+    assert (
+        '<span id="api-KeyValueCache"></span><span id="api-KeyValueCache.append"></span>'
+        '<a href="api_layers.html#api-KeyValueCache"><code>KeyValueCache</code></a>'
+    ) in page
+    assert '<a href="api_layers.html#api-DecoderCache"><code>DecoderCache</code></a>' in page
+    assert "Other" not in page
 
 
 # --------------------------------------------------------------------------------------- boxes

@@ -1,23 +1,22 @@
-"""Gated DeltaNet as a layer: a short convolution, the gated delta rule, a gated norm; and its cache of constant size."""
+"""Gated DeltaNet as a layer: a short convolution, the gated delta rule, a gated norm."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..bounds import AtLeast, Below, Divides, NonNegativeInt, PositiveFloat, PositiveInt
+from ..bounds import Divides, PositiveFloat, PositiveInt
 from ..mixers.delta_rule import chunked_delta_rule
 from ..shapes import checked
-from .cache import check_no_gradient
-from .gated_retention import RetentionState
 from .multi_head import concat_heads, split_heads
+from .recurrent_state import RecurrentState
 from .short_convolution import short_convolution
 
-__all__ = ["GatedDeltaNet", "GatedDeltaState", "l2_normalize"]
+__all__ = ["GatedDeltaNet", "l2_normalize"]
 
 
 @checked
@@ -36,55 +35,6 @@ def l2_normalize(
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
-class GatedDeltaState(RetentionState):
-    """The cache of a `GatedDeltaNet`: the state of the delta rule, and the convolution's last w - 1 inputs.
-
-    It never grows. What a token did to it cannot be undone; see `RetentionState`.
-
-    Shapes: state (B, H, d, dv), in at least float32; inputs (B, C, w - 1); both None before the first call.
-    Source: transformers, models/qwen3_next.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs: Tensor | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the state and of the inputs."""
-        return super().nbytes + (0 if self.inputs is None else self.inputs.nbytes)
-
-    @checked(any_dtype="inputs")
-    def keep(
-        self, state: Float[Tensor, "B H d dv"], inputs: Float[Tensor, "B C K"], new: NonNegativeInt
-    ) -> None:
-        """Keep the state and the last inputs after `new` more tokens.
-
-        Raises: TypeError or ValueError that name the argument; ValueError if a gradient would be lost.
-        """
-        check_no_gradient(inputs=inputs)
-        self.update(state, new)
-        self.inputs = inputs
-
-    @checked(like="self.state")
-    def reorder(self, rows: Annotated[Int[Tensor, " N"], AtLeast(0), Below("self.batch")]) -> None:
-        """Keep these sequences of the batch, in this order; one may be named twice.
-
-        Raises: TypeError or ValueError for rows that are no such numbers; RuntimeError before the first call.
-        """
-        super().reorder(rows)
-        self.inputs = self.inputs[rows]
-
-    @checked
-    def truncate(self, length: NonNegativeInt) -> None:
-        """Forget everything, with length 0, or nothing, with the present one.
-
-        Raises: TypeError or ValueError for any other length.
-        """
-        super().truncate(length)
-        self.inputs = self.inputs if self.length else None
-
-
 class GatedDeltaNet(nn.Module):
     """The gated delta rule in the place of causal self-attention, as in Qwen3-Next.
 
@@ -93,11 +43,16 @@ class GatedDeltaNet(nn.Module):
     logit of the written share; the logarithm of the decay is -exp(log_rate) softplus(decay(x) + decay_bias). Each
     head's output is divided by its root mean square, scaled, and multiplied by SiLU of the gate.
 
-    Padding writes nothing and decays nothing, on either side; the convolution's cache has the last real inputs.
+    Padding writes nothing and decays nothing, on either side. The cache has the rule's `state` (B, H, d, dv), in at
+    least float32, and the convolution's last real `inputs` (B, C, w - 1).
+
+    negative_eigenvalues: double beta, up to 2, so that a write may turn what is stored under a key around, as in
+        OLMo Hybrid.
 
     Shapes: x (B, L, D), real (B, L), True for a token that is no padding -> (B, L, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Yang et al. 2025 (gated DeltaNet); transformers, models/qwen3_next, Qwen3NextGatedDeltaNet.
+    Source: Yang et al. 2025 (gated DeltaNet); transformers, models/qwen3_next, Qwen3NextGatedDeltaNet, and
+        models/olmo_hybrid, OlmoHybridGatedDeltaNet.
     """
 
     @checked
@@ -110,6 +65,7 @@ class GatedDeltaNet(nn.Module):
         d_value: PositiveInt,
         num_key_heads: Annotated[PositiveInt, Divides("num_heads")] | None = None,
         conv_width: PositiveInt = 4,
+        negative_eigenvalues: bool = False,
         norm_eps: PositiveFloat = 1e-6,
         chunk_size: PositiveInt = 64,
     ) -> None:
@@ -129,6 +85,7 @@ class GatedDeltaNet(nn.Module):
         self.norm_scale = nn.Parameter(torch.ones(d_value))
         self.output = nn.Linear(values, d_model, bias=False)
         self.widths, self.norm_eps, self.chunk_size = (keys, keys, values), norm_eps, chunk_size
+        self.most = 2.0 if negative_eigenvalues else 1.0
 
     @checked(like="self.query.weight", D="self.query.in_features")
     def forward(
@@ -136,22 +93,25 @@ class GatedDeltaNet(nn.Module):
         x: Float[Tensor, "B L D"],
         *,
         real: Bool[Tensor, "B L"] | None = None,
-        cache: GatedDeltaState | None = None,
+        cache: RecurrentState | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Read the new tokens, after those that the cache has seen."""
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)
-        query, key, value, inputs = self._projected(
-            x, real, None if cache is None else cache.inputs
-        )
-        beta, log_decay = self._gates(x, real)
+        before = RecurrentState() if cache is None else cache
+        query, key, value, inputs = self._projected(x, real, before.get("inputs"))
+        beta, log_decay = self._beta(x), self._log_decay(x)
+        if real is not None:
+            beta = beta.masked_fill(~real[:, None], 0.0)
+            rows = real[:, None] if log_decay.ndim == 3 else real[:, None, :, None]
+            log_decay = log_decay.masked_fill(~rows, 0.0)
         heads, state = chunked_delta_rule(
-            query, key, value, beta, log_decay, state=None if cache is None else cache.state,
+            query, key, value, beta, log_decay, state=before.get("state"),
             chunk_size=self.chunk_size,
         )  # fmt: skip
         if cache is not None:
-            cache.keep(state, inputs, x.shape[1])
+            cache.update(x.shape[1], state=state, inputs=inputs)
         heads = self.norm_scale * functional.rms_norm(heads, heads.shape[-1:], eps=self.norm_eps)
-        return self.output(concat_heads(heads) * functional.silu(self.gate(x)))  # B L D
+        return self.output(concat_heads(heads) * self._gate(x))  # B L D
 
     def _projected(
         self, x: Tensor, real: Tensor | None, past: Tensor | None
@@ -167,10 +127,15 @@ class GatedDeltaNet(nn.Module):
         )
         return query, key, split_heads(value, self.num_heads), inputs
 
-    def _gates(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """beta and the logarithm of the decay, (B, H, L); 0 where nothing is real."""
+    def _beta(self, x: Tensor) -> Float[Tensor, "B H L"]:
+        """The written share."""
+        return self.most * self.beta(x).sigmoid().mT
+
+    def _log_decay(self, x: Tensor) -> Tensor:
+        """The logarithm of the decay, (B, H, L)."""
         rate = functional.softplus(self.decay(x).float() + self.decay_bias.float())
-        beta, log_decay = self.beta(x).sigmoid().mT, (-self.log_rate.float().exp() * rate).mT
-        if real is None:
-            return beta, log_decay
-        return tuple(each.masked_fill(~real[:, None], 0.0) for each in (beta, log_decay))
+        return (-self.log_rate.float().exp() * rate).mT
+
+    def _gate(self, x: Tensor) -> Float[Tensor, "B L C"]:
+        """What the normalized heads are multiplied by."""
+        return functional.silu(self.gate(x))

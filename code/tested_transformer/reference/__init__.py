@@ -65,6 +65,7 @@ from .positions import (
 from .recurrent import gru_step, recurrent_memory, recurrent_translator
 from .recurrent_memory import read_by_segments
 from .retention import gated_retention, retention
+from .retrieval import chunk_read_by, chunked_cross_attention, nearest_neighbors
 from .rwkv import wkv
 from .scaling import jacobian_of_weights, scaled_scores, softmax_jacobian, tempered_softmax
 from .scoring import (
@@ -138,6 +139,8 @@ __all__ = [
     "byte_character",
     "cached_attention",
     "causal_mask",
+    "chunk_read_by",
+    "chunked_cross_attention",
     "clamped_swiglu",
     "cluster_queries",
     "clustered_attention",
@@ -207,6 +210,7 @@ __all__ = [
     "mel_band",
     "mixture_of_experts",
     "multi_head",
+    "nearest_neighbors",
     "network",
     "next_sentence_pairs",
     "next_token_loss",

@@ -10,15 +10,21 @@ from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..retention.spec import CAUSAL, NOTHING_LEFT, STRONG, read, stacked
+from ..recurrences import (
+    CAUSAL,
+    NOTHING_LEFT,
+    STRONG,
+    is_long,
+    length_of,
+    new_state,
+    read,
+    stacked,
+    two_parts,
+)  # fmt: skip
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
 NAMES = ("query", "key", "value", "beta")
-
-
-def _length(case: Case) -> int:
-    return case.arguments["query"].shape[2]
 
 
 def _alone(case: Case) -> bool:
@@ -27,10 +33,6 @@ def _alone(case: Case) -> bool:
 
 def _decays(case: Case) -> bool:
     return case.arguments.get("log_decay") is not None and not case.is_empty
-
-
-def _is_long(case: Case) -> bool:
-    return _length(case) > 1 and not case.is_empty
 
 
 def _arguments(rng: np.random.Generator, batch, heads, length, widths, decays="") -> dict:
@@ -107,7 +109,7 @@ def _without_decay(case: Case) -> dict[str, np.ndarray]:
 
 def _outputs(run: Run, case: Case, **changes: np.ndarray) -> tuple[np.ndarray, float]:
     """The outputs, and how far rounding may take them."""
-    return run.value(case, **changes)[:, :, : _length(case)], run.expected(case, **changes)[1]
+    return run.value(case, **changes)[:, :, : length_of(case)], run.expected(case, **changes)[1]
 
 
 def _unit_key(case: Case) -> np.ndarray:
@@ -149,7 +151,7 @@ def _other_key(run: Run, case: Case) -> Problem | None:
 
 def _writes_nothing(run: Run, case: Case) -> Problem | None:
     """A last token with a beta of 0: the state is that of the call without it."""
-    last, changes = _length(case) - 1, _without_decay(case)
+    last, changes = length_of(case) - 1, _without_decay(case)
     beta = case.arguments["beta"].copy()
     beta[:, :, last] = 0.0
     shorter = {name: case.arguments[name][:, :, :last] for name in NAMES}
@@ -192,7 +194,7 @@ def _forgets_first(run: Run, case: Case) -> Problem | None:
 
 def _reads_new_state(run: Run, case: Case) -> Problem | None:
     """The last output is scale x query^T times the state that the candidate itself returns."""
-    last, got = _length(case) - 1, run.value(case)
+    last, got = length_of(case) - 1, run.value(case)
     query, state = case.arguments["query"][:, :, last, None], got[:, :, last + 1 :]
     expected = _scale(case) * query @ state
     slack = run.expected(case)[1] * (1 + np.abs(query).sum(-1).max())
@@ -207,7 +209,7 @@ def _third_token(run: Run, case: Case) -> Problem | None:
     changes = {"key": key, "beta": np.ones_like(case.arguments["beta"]), **_without_decay(case)}
     expected, slack = run.expected(case, **changes)
     got, _ = _outputs(run, case, **changes)
-    rows = slice(2, _length(case))
+    rows = slice(2, length_of(case))
     return compare(
         expected[:, :, rows], got[:, :, rows], slack, "from the third token on, the outputs"
     )
@@ -229,31 +231,9 @@ def _channels(run: Run, case: Case) -> Problem | None:
     changes = {"log_decay": decays, "beta": np.zeros_like(a["beta"]), "state": state}
     expected = state.copy()
     expected[:, :, 0] = 0.0
-    got = run.value(case, **changes)[:, :, _length(case) :]
+    got = run.value(case, **changes)[:, :, length_of(case) :]
     slack = run.expected(case, **changes)[1] + case.rounding(2)
     return compare(expected, got, slack, "where only the first feature forgets, a state of 1")
-
-
-def _new_state(run: Run, case: Case) -> Problem | None:
-    expected, slack = run.expected(case)
-    got, length = run.value(case), _length(case)
-    return compare(expected[:, :, length:], got[:, :, length:], slack, "the state at the end")
-
-
-def _two_parts(run: Run, case: Case) -> Problem | None:
-    """The second part, given the state that the reference has after the first."""
-    cut, a = _length(case) // 2, case.arguments
-    parts = [{n: a[n][:, :, part] for n in NAMES} for part in (slice(None, cut), slice(cut, None))]
-    if _decays(case):
-        shape = a["query"].shape[: a["log_decay"].ndim]
-        of_tokens = np.broadcast_to(a["log_decay"], shape)
-        for made, part in zip(parts, (slice(None, cut), slice(cut, None)), strict=True):
-            made["log_decay"] = of_tokens[:, :, part].copy()
-    first, second = parts
-    state = np.asarray(run.expected(case, **first)[0][:, :, cut:], np.float64)
-    whole, got = run.expected(case)[0][:, :, cut:], run.value(case, **second, state=state)
-    slack = run.expected(case)[1] + run.expected(case, **second, state=state)[1]
-    return compare(whole, got, slack, "the second part, after the state of the first,")
 
 
 DELTA_RULE = Spec(
@@ -278,7 +258,7 @@ DELTA_RULE = Spec(
             "strong decays stay finite",
             "No exponential of a positive number, and no quotient: mask the logarithms, then take the exponential.",
             _finite,
-            when=lambda case: _decays(case) and _is_long(case),
+            when=lambda case: _decays(case) and is_long(case),
         ),
         Check(
             "the output is the scaled query's reading of the new state",
@@ -298,14 +278,14 @@ DELTA_RULE = Spec(
             "Only what is stored under this key is erased: k k^T S, not S.",
             _other_key,
             when=lambda case: (
-                _alone(case) and _is_long(case) and case.arguments["key"].shape[-1] > 1
+                _alone(case) and is_long(case) and case.arguments["key"].shape[-1] > 1
             ),
         ),
         Check(
             "a beta of 0 writes nothing",
             "beta multiplies the whole difference, what is erased and what is written.",
             _writes_nothing,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "beta is the written share of the difference",
@@ -333,19 +313,19 @@ DELTA_RULE = Spec(
             "equals the recurrence from the third token on",
             "The changes of a chunk depend on each other: solve the triangular system, all orders of it.",
             _third_token,
-            when=lambda case: _length(case) > 2 and _alone(case),
+            when=lambda case: length_of(case) > 2 and _alone(case),
         ),
         Check(
             "the state is that of all tokens so far",
             "Each change stands under its key as it was given, decayed by the tokens after it.",
-            _new_state,
+            new_state,
             when=_alone,
         ),
         Check(
             "a call in two parts is one call",
             "Each token subtracts what the state that was handed in returns, decayed up to its own token.",
-            _two_parts,
-            when=_is_long,
+            lambda run, case: two_parts(run, case, (*NAMES, "log_decay")),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants),

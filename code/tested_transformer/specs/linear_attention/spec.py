@@ -10,10 +10,17 @@ from torch.nn import functional
 
 from ... import reference
 from ..checks import any_dtype, transposed
-from ..compare import Problem, brief, compare, unchanged
+from ..compare import Problem, brief, compare
 from ..draw import Draw
 from ..mistakes import mistakes_in
-from ..retention.spec import CAUSAL
+from ..recurrences import (
+    CAUSAL,
+    is_long,
+    length_of,
+    of_candidate,
+    padding_is_left_out,
+    two_parts,
+)  # fmt: skip
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
@@ -32,10 +39,6 @@ def _stacked(**arguments: Any) -> np.ndarray:
     output, state = reference.linear_attention(**arguments)
     missing = state.shape[-1] - output.shape[-1]
     return np.concatenate((np.pad(output, [(0, 0)] * 3 + [(0, missing)]), state), 2)
-
-
-def _length(case: Case) -> int:
-    return case.arguments["query"].shape[2]
 
 
 def _normalized(case: Case) -> bool:
@@ -112,17 +115,17 @@ def _by_chance(draw: Draw) -> Case:
 def _sum_to_one(run: Run, case: Case) -> Problem | None:
     """Where all values are 1, so are all outputs."""
     ones = np.ones_like(case.arguments["value"])
-    got = run.value(case, value=ones)[:, :, : _length(case), : ones.shape[-1]]
+    got = run.value(case, value=ones)[:, :, : length_of(case), : ones.shape[-1]]
     slack = run.expected(case, value=ones)[1]
     return compare(ones, got, slack, "where all values are 1, the outputs")
 
 
 def _no_negative(run: Run, case: Case) -> Problem | None:
     """Weights, read off values that are 1 for one token and 0 for the others."""
-    for token in range(_length(case)):
+    for token in range(length_of(case)):
         value = np.zeros_like(case.arguments["value"])
         value[:, :, token] = 1.0
-        got = run.value(case, value=value)[:, :, : _length(case), : value.shape[-1]]
+        got = run.value(case, value=value)[:, :, : length_of(case), : value.shape[-1]]
         if got.min() < -run.expected(case, value=value)[1]:
             return Problem(f"weights of token {token} of at least 0", brief(got.min()))
     return None
@@ -134,31 +137,7 @@ def _padding(run: Run, case: Case) -> Problem | None:
     changed = {
         name: np.where(real[:, None, :, None], case.arguments[name], 5.0) for name in NAMES[1:]
     }
-    rows = np.concatenate((real, np.ones((len(real), case.arguments["query"].shape[-1]), bool)), 1)
-    rows = rows[:, None, :, None]
-    before, after = run.value(case), run.value(case, **changed)
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    return unchanged(
-        np.where(rows, before, 0), np.where(rows, after, 0), slack, "padding has other keys and values",
-        "a real token's output, or the state,",
-    )  # fmt: skip
-
-
-def _two_parts(run: Run, case: Case) -> Problem | None:
-    """The second part, after the state that the candidate itself returned for the first."""
-    cut, halves = _length(case) // 2, []
-    for part in (slice(None, cut), slice(cut, None)):
-        made = {n: case.arguments[n][:, :, part] for n in NAMES}
-        if case.arguments.get("real") is not None:
-            made["real"] = case.arguments["real"][:, part]
-        halves.append(made)
-    state = run.value(case, **halves[0])[:, :, cut:]
-    whole, parts = run.value(case)[:, :, cut:], run.value(case, **halves[1], state=state)
-    slack = 2 * run.expected(case)[1] + run.expected(case, **halves[1], state=state)[1]
-    return unchanged(
-        whole, parts, slack, "a sequence comes in two calls, with its state handed on",
-        "what the second half returns",
-    )  # fmt: skip
+    return padding_is_left_out(run, case, "padding has other keys and values", **changed)
 
 
 LINEAR_ATTENTION = Spec(
@@ -201,8 +180,8 @@ LINEAR_ATTENTION = Spec(
         Check(
             "a call in two parts is one call",
             "The state has all keys and values so far, and the sum of the keys for the normalizer.",
-            _two_parts,
-            when=lambda case: _length(case) > 1 and not case.is_empty,
+            lambda run, case: two_parts(run, case, NAMES, state=of_candidate, with_itself=True),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants),

@@ -12,72 +12,20 @@ from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
+from ..recurrences import (
+    CAUSAL,
+    NOTHING_LEFT,
+    STRONG,
+    is_long,
+    length_of,
+    new_state,
+    padding_is_left_out,
+    read,
+    stacked,
+    two_parts,
+)  # fmt: skip
 from ..spec import Case, Check, Run, Spec
 from . import mutants
-
-NOTHING_LEFT = -50.0  # the logarithm of a decay after which no rounding shows what was before
-STRONG = -900.0  # exp(900) is more than float64 has
-
-
-def read(answer: Any, arguments: dict[str, Any]) -> torch.Tensor | None:
-    """The output and the state below it, (B, H, L + d, dv): one tensor to compare."""
-    return None if answer is None else torch.cat(tuple(answer), 2)
-
-
-def stacked(formula: Any) -> Any:
-    """The reference's answer, put together in the same way."""
-    return lambda **arguments: np.concatenate(formula(**arguments), 2)
-
-
-def _length(case: Case) -> int:
-    return case.arguments["query"].shape[2]
-
-
-def _is_long(case: Case) -> bool:
-    return _length(case) > 1 and not case.is_empty
-
-
-def _halves(case: Case, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of the first tokens and of the others; `name` has an axis of tokens, too."""
-    cut, halves = _length(case) // 2, []
-    for part in (slice(None, cut), slice(cut, None)):
-        made = {n: case.arguments[n][:, :, part] for n in ("query", "key", "value")}
-        of_tokens = np.broadcast_to(case.arguments[name], case.arguments["query"].shape[:3])
-        made[name] = of_tokens[:, :, part].copy()
-        if case.arguments.get("real") is not None:
-            made["real"] = case.arguments["real"][:, part]
-        halves.append(made)
-    return halves[0], halves[1]
-
-
-def _two_parts(run: Run, case: Case, name: str) -> Problem | None:
-    """The second part, given the state that the reference has after the first."""
-    first, second = _halves(case, name)
-    cut = _length(case) // 2
-    state = np.asarray(run.expected(case, **first)[0][:, :, cut:], np.float64)
-    whole, parts = run.expected(case)[0][:, :, cut:], run.value(case, **second, state=state)
-    slack = run.expected(case)[1] + run.expected(case, **second, state=state)[1]
-    return compare(whole, parts, slack, "the second part, after the state of the first,")
-
-
-def _future(run: Run, case: Case) -> Problem | None:
-    """Other last tokens: the outputs before stay."""
-    changed = {n: case.arguments[n].copy() for n in ("key", "value")}
-    for each in changed.values():
-        each[:, :, -1] += 1.0
-    last = _length(case) - 1
-    before, after = run.value(case)[:, :, :last], run.value(case, **changed)[:, :, :last]
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    return unchanged(before, after, slack, "the last token changes", "an earlier output")
-
-
-CAUSAL = Check(
-    "a token does not depend on later ones",
-    "A query reads the keys up to its own token: in the scores, the state and the norm.",
-    _future,
-    when=_is_long,
-)
-
 
 # --- With given decays ----------------------------------------------------------------------------
 
@@ -143,7 +91,7 @@ def _newest(run: Run, case: Case) -> Problem | None:
     a, decays = case.arguments, {"log_decay": _all(case, NOTHING_LEFT)}
     scale = a.get("scale") or a["query"].shape[-1] ** -0.5
     own = scale * (a["query"] * a["key"]).sum(-1, keepdims=True) * a["value"]
-    got = run.value(case, **decays)[:, :, : _length(case)]
+    got = run.value(case, **decays)[:, :, : length_of(case)]
     slack = 2 * run.expected(case, **decays)[1] + case.rounding(a["query"].shape[-1])
     return compare(own, got, slack, "with decays of nearly 0, the output")
 
@@ -154,15 +102,9 @@ def _own_decay(run: Run, case: Case) -> Problem | None:
     decays[:, :, -1] = NOTHING_LEFT
     expected, slack = run.expected(case, log_decay=decays)
     got = run.value(case, log_decay=decays)
-    rows = slice(_length(case) - 2, _length(case))
+    rows = slice(length_of(case) - 2, length_of(case))
     what = "where the last decay is nearly 0 and the others 1, the last two outputs"
     return compare(expected[:, :, rows], got[:, :, rows], slack, what)
-
-
-def _new_state(run: Run, case: Case) -> Problem | None:
-    expected, slack = run.expected(case)
-    got, length = run.value(case), _length(case)
-    return compare(expected[:, :, length:], got[:, :, length:], slack, "the state at the end")
 
 
 def _finite(run: Run, case: Case) -> Problem | None:
@@ -203,7 +145,7 @@ RETENTION = Spec(
             "strong decays stay finite",
             "No exponential of a positive number, and no quotient: mask the logarithms, then take the exponential.",
             _finite,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "the newest token counts in full",
@@ -215,7 +157,7 @@ RETENTION = Spec(
             "a token's decay acts on what came before it",
             "Token i forgets the tokens before it by its own decay, not by that of its neighbor.",
             _own_decay,
-            when=lambda case: _is_long(case) and case.arguments.get("state") is None,
+            when=lambda case: is_long(case) and case.arguments.get("state") is None,
         ),
         Check(
             "a head has decays of its own",
@@ -226,14 +168,14 @@ RETENTION = Spec(
         Check(
             "the state is that of all tokens so far",
             "The old state decayed by all tokens, and each key and value by the tokens after it.",
-            _new_state,
+            new_state,
             when=lambda case: not case.is_empty,
         ),
         Check(
             "a call in two parts is one call",
             "Each token reads the state that was handed in, decayed up to its own token.",
-            lambda run, case: _two_parts(run, case, "log_decay"),
-            when=_is_long,
+            lambda run, case: two_parts(run, case, NAMES),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants, of="retention"),
@@ -330,14 +272,7 @@ def _padding(run: Run, case: Case) -> Problem | None:
         "gate_logits": np.where(real[:, None], case.arguments["gate_logits"], -7.0),
         "key": np.where(real[:, None, :, None], case.arguments["key"], 5.0),
     }
-    rows = np.concatenate((real, np.ones((len(real), case.arguments["query"].shape[-1]), bool)), 1)
-    rows = rows[:, None, :, None]
-    before, after = run.value(case), run.value(case, **changed)
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    return unchanged(
-        np.where(rows, before, 0), np.where(rows, after, 0), slack, "padding has other gates and keys",
-        "a real token's output, or the state,",
-    )  # fmt: skip
+    return padding_is_left_out(run, case, "padding has other gates and keys", **changed)
 
 
 def _own_norm(run: Run, case: Case) -> Problem | None:

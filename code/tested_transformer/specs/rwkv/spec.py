@@ -12,11 +12,18 @@ from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
+from ..recurrences import (
+    NOTHING_LEFT,
+    causal,
+    is_long,
+    length_of,
+    padding_is_left_out,
+    two_parts,
+)  # fmt: skip
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
 NAMES = ("key", "value", "log_decay", "bonus")
-NOTHING_LEFT = -50.0  # the logarithm of a decay after which no rounding shows what was before
 LARGE = 800.0  # exp(800) is more than float64 has
 
 
@@ -90,34 +97,15 @@ def _by_chance(draw: Draw) -> Case:
     return Case("sizes by chance", given, any_dtype(draw))
 
 
-def _length(case: Case) -> int:
-    return case.arguments["key"].shape[1]
-
-
-def _is_long(case: Case) -> bool:
-    return _length(case) > 1 and not case.is_empty
-
-
 def _has_padding(case: Case) -> bool:
     real = case.arguments.get("real")
     return real is not None and not case.is_empty and bool((~real).any())
 
 
-def _future(run: Run, case: Case) -> Problem | None:
-    """Another last token: the outputs before stay."""
-    changed = {n: case.arguments[n].copy() for n in ("key", "value")}
-    for each in changed.values():
-        each[:, -1] += 1.0
-    last = _length(case) - 1
-    before, after = run.value(case)[:, :last], run.value(case, **changed)[:, :last]
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    return unchanged(before, after, slack, "the last token changes", "an earlier output")
-
-
 def _finite(run: Run, case: Case) -> Problem | None:
     """All keys larger: finite, and the same outputs, for a constant changes no weight of a softmax."""
     key = case.arguments["key"] + LARGE
-    got = run.value(case, key=key)[:, : _length(case)]
+    got = run.value(case, key=key)[:, : length_of(case)]
     if not np.isfinite(got).all():
         return Problem(f"finite numbers with keys of {LARGE:g}", "NaN or infinity")
     return None
@@ -129,7 +117,7 @@ def _constant(run: Run, case: Case) -> Problem | None:
     if "state" in case.arguments:
         changed["state"] = case.arguments["state"].copy()
         changed["state"][:, 0] = 3.0 * changed["state"][:, 1]
-    got = run.value(case, **changed)[:, : _length(case)]
+    got = run.value(case, **changed)[:, : length_of(case)]
     slack = run.expected(case, **changed)[1]
     return compare(np.full_like(got, 3.0), got, slack, "where all values are 3, the output")
 
@@ -141,7 +129,7 @@ def _before(run: Run, case: Case) -> Problem | None:
         "key": np.zeros_like(a["key"]), "bonus": np.zeros_like(a["bonus"]),
         "log_decay": np.full_like(a["log_decay"], NOTHING_LEFT),
     }  # fmt: skip
-    got = run.value(case, **changed)[:, 1 : _length(case)]
+    got = run.value(case, **changed)[:, 1 : length_of(case)]
     value = a["value"]
     expected = (value[:, 1:] + value[:, :-1]) / 2
     slack = run.expected(case, **changed)[1] + case.rounding(4)
@@ -150,7 +138,7 @@ def _before(run: Run, case: Case) -> Problem | None:
 
 def _bonus(run: Run, case: Case) -> Problem | None:
     """Another bonus: the state stays."""
-    bonus, length = case.arguments["bonus"] + 1.0, _length(case)
+    bonus, length = case.arguments["bonus"] + 1.0, length_of(case)
     before, after = run.value(case)[:, length:], run.value(case, bonus=bonus)[:, length:]
     slack = run.expected(case)[1] + run.expected(case, bonus=bonus)[1]
     return unchanged(before, after, slack, "the bonus changes", "the state at the end")
@@ -161,7 +149,7 @@ def _fades(run: Run, case: Case) -> Problem | None:
     a = case.arguments
     changed = {"log_decay": np.full_like(a["log_decay"], 2 * NOTHING_LEFT)}
     expected = np.stack((a["value"][:, -1], a["key"][:, -1]), 1)
-    got = run.value(case, **changed)[:, _length(case) :]
+    got = run.value(case, **changed)[:, length_of(case) :]
     slack = run.expected(case, **changed)[1] + case.rounding(4)
     return compare(expected, got, slack, "with decays of nearly 0, the state")
 
@@ -170,29 +158,12 @@ def _padding(run: Run, case: Case) -> Problem | None:
     """Other keys and values where there is padding."""
     real = case.arguments["real"]
     changed = {n: np.where(real[..., None], case.arguments[n], 4.0) for n in ("key", "value")}
-    rows = np.concatenate((real, np.ones((len(real), 2), bool)), 1)[..., None]
-    before, after = run.value(case), run.value(case, **changed)
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    what = "a real token's output, or the state,"
-    return unchanged(
-        np.where(rows, before, 0), np.where(rows, after, 0), slack,
-        "padding has other keys and values", what,
-    )  # fmt: skip
+    return padding_is_left_out(run, case, "padding has other keys and values", **changed)
 
 
-def _two_parts(run: Run, case: Case) -> Problem | None:
-    """The second part, given the reference's state after the first."""
-    cut, parts = _length(case) // 2, []
-    for part in (slice(None, cut), slice(cut, None)):
-        own = {n: case.arguments[n][:, part].copy() for n in ("key", "value")}
-        if "real" in case.arguments:
-            own["real"] = case.arguments["real"][:, part]
-        parts.append(own)
-    state = reference.wkv(**case.arrays(**parts[0]))[1].astype(np.float64)
-    whole = run.expected(case)[0][:, cut:]
-    got = run.value(case, **parts[1], state=state)
-    slack = run.expected(case)[1] + run.expected(case, **parts[1], state=state)[1]
-    return compare(whole, got, slack, "the second part, after the state of the first,")
+def _sums(run: Run, case: Case, first: dict[str, Any], cut: int) -> np.ndarray:
+    """The reference's state after the first part, as sums: the answer has a mean and a logarithm."""
+    return reference.wkv(**case.arrays(**first))[1].astype(np.float64)
 
 
 def _plain(case: Case) -> bool:
@@ -215,12 +186,7 @@ WKV = Spec(
     num_drawn=5,
     read=read,
     checks=(
-        Check(
-            "a token does not depend on later ones",
-            "The mean is over the tokens so far.",
-            _future,
-            when=_is_long,
-        ),
+        causal("The mean is over the tokens so far.", "key", "value"),
         Check(
             "it is a mean of the values",
             "The numerator is divided by the sum of the weights.",
@@ -249,7 +215,7 @@ WKV = Spec(
             "the token before counts in full",
             "The output reads the state before it fades: fading begins with the token after the next.",
             _before,
-            when=lambda case: _plain(case) and _is_long(case),
+            when=lambda case: _plain(case) and is_long(case),
         ),
         Check(
             "padding does nothing",
@@ -260,8 +226,8 @@ WKV = Spec(
         Check(
             "a call in two parts is one call",
             "The second call begins with the state after the first.",
-            _two_parts,
-            when=lambda case: _is_long(case)
+            lambda run, case: two_parts(run, case, ("key", "value"), state=_sums),
+            when=lambda case: is_long(case)
             and ("real" not in case.arguments or bool(case.arguments["real"].any(1).all()))
             and ("real" not in case.arguments or "state" in case.arguments),
         ),

@@ -12,16 +12,26 @@ from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
+from ..recurrences import (
+    both_slacks,
+    causal,
+    is_long,
+    length_of,
+    of_candidate,
+    read,
+    stacked,
+    two_parts,
+)  # fmt: skip
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
 
-def read(answer: Any, arguments: dict[str, Any]) -> torch.Tensor | None:
+def read_features(answer: Any, arguments: dict[str, Any]) -> torch.Tensor | None:
     """The output (B, L, D), and below it the state, transposed: one tensor to compare."""
     return None if answer is None else torch.cat([answer[0], answer[1].mT], 1)
 
 
-def stacked(formula: Any) -> Any:
+def stacked_features(formula: Any) -> Any:
     """The reference's answer, put together in the same way."""
 
     def answer(**arguments: Any) -> np.ndarray:
@@ -31,58 +41,12 @@ def stacked(formula: Any) -> Any:
     return answer
 
 
-def _length(case: Case) -> int:
-    return case.arguments["x"].shape[-2]
+CAUSAL = causal("Whatever is computed for a token reads that token and those before it.", "x")
 
 
-def _is_long(case: Case) -> bool:
-    return _length(case) > 1 and not case.is_empty
-
-
-def _slack(run: Run, case: Case, **changes: Any) -> float:
-    return run.expected(case)[1] + run.expected(case, **changes)[1]
-
-
-def _future(run: Run, case: Case) -> Problem | None:
-    """Another last token: the outputs before stay."""
-    x, last = case.arguments["x"].copy(), _length(case) - 1
-    x[..., -1, :] += 1.0
-    tokens = (Ellipsis, slice(0, last), slice(None))
-    before, after = run.value(case)[tokens], run.value(case, x=x)[tokens]
-    slack = _slack(run, case, x=x)
-    return unchanged(before, after, slack, "the last token changes", "an earlier output")
-
-
-def _halves(case: Case, names: tuple[str, ...], axis: int) -> list[dict[str, Any]]:
-    cut, made = _length(case) // 2, []
-    for part in (slice(None, cut), slice(cut, None)):
-        places = (slice(None),) * axis + (part,)
-        own = {n: case.arguments[n][places].copy() for n in names}
-        if case.arguments.get("real") is not None:
-            own["real"] = case.arguments["real"][:, part]
-        made.append(own)
-    return made
-
-
-def _two_parts(run: Run, case: Case, names: tuple[str, ...], axis: int = 1) -> Problem | None:
-    """Each part in a call of its own; the second one gets the state that the first one gave."""
-    first, second = _halves(case, names, axis)
-    cut = _length(case) // 2
-    rows = (slice(None),) * axis
-    state = run.value(case, **first)[(*rows, slice(cut, None))]
-    state = state.swapaxes(1, 2) if axis == 1 else state
-    whole = run.expected(case)[0][(*rows, slice(cut, None))]
-    parts = run.value(case, **second, state=state)
-    slack = run.expected(case)[1] + run.expected(case, **second, state=state)[1]
-    return compare(whole, parts, 2 * slack, "the second part, after the state of the first,")
-
-
-CAUSAL = Check(
-    "a token does not depend on later ones",
-    "Whatever is computed for a token reads that token and those before it.",
-    _future,
-    when=_is_long,
-)
+def _own_state(run: Run, case: Case, first: dict[str, Any], cut: int) -> np.ndarray:
+    """What the candidate returns after the first part, as it is handed on: the answer has it transposed."""
+    return of_candidate(run, case, first, cut).swapaxes(1, 2)
 
 
 # --- The short convolution ------------------------------------------------------------------------
@@ -141,7 +105,7 @@ def _itself(run: Run, case: Case) -> Problem | None:
     """With weights of 0 but the last, a token is itself times that weight."""
     weight = np.zeros_like(case.arguments["weight"])
     weight[:, -1] = 2.0
-    got = run.value(case, weight=weight)[:, : _length(case)]
+    got = run.value(case, weight=weight)[:, : length_of(case)]
     expected = 2.0 * case.arguments["x"] + case.arguments.get("bias", 0.0)
     slack = run.expected(case, weight=weight)[1]
     return compare(expected, got, slack, "with all weights but the last at 0, the output")
@@ -152,7 +116,7 @@ def _masked(run: Run, case: Case) -> Problem | None:
     real = case.arguments["real"][..., None]
     x = np.where(real, case.arguments["x"], 5.0)
     before, after = run.value(case), run.value(case, x=x)
-    slack = _slack(run, case, x=x)
+    slack = both_slacks(run, case, x=x)
     return unchanged(
         before, after, slack, "padding has other numbers", "a real token's output, or the state,"
     )
@@ -185,12 +149,12 @@ SHORT_CONVOLUTION = Spec(
     "where real is False are skipped: no window holds them, and their output is 0. x (B, L, D), weight (D, W), bias "
     "(D), state (B, D, W - 1), real (B, L) -> (B, L, D) and (B, D, W - 1)",
     required=("x", "weight"),
-    reference=stacked(reference.short_convolution),
+    reference=stacked_features(reference.short_convolution),
     baseline=mutants.ConvolutionFormula(),
     cases=_convolution_cases,
     combine=_convolution_by_chance,
     num_drawn=5,
-    read=read,
+    read=read_features,
     checks=(
         CAUSAL,
         Check(
@@ -214,8 +178,8 @@ SHORT_CONVOLUTION = Spec(
         Check(
             "a call in two parts is one call",
             "The state is the last W - 1 tokens of all so far, not of the last chunk.",
-            lambda run, case: _two_parts(run, case, ("x",)),
-            when=_is_long,
+            lambda run, case: two_parts(run, case, ("x",), state=_own_state),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants, of="short_convolution"),
@@ -227,7 +191,7 @@ SHORT_CONVOLUTION = Spec(
 
 SCANNED = ("x", "delta", "a", "b", "c")
 TOKENS = ("x", "delta", "b", "c")
-STRONG = 900.0  # exp(900) is more than float64 has
+LARGE_STEP = 900.0  # exp(900) is more than float64 has
 WIDE_STEP = 50.0  # exp(-50) is below any rounding
 
 
@@ -287,9 +251,9 @@ def _scan_by_chance(draw: Draw) -> Case:
 
 
 def _finite(run: Run, case: Case) -> Problem | None:
-    delta = np.full_like(case.arguments["delta"], STRONG)
+    delta = np.full_like(case.arguments["delta"], LARGE_STEP)
     if not np.isfinite(run.value(case, delta=delta)).all():
-        return Problem(f"finite numbers with steps of {STRONG:g}", "NaN or infinity")
+        return Problem(f"finite numbers with steps of {LARGE_STEP:g}", "NaN or infinity")
     return None
 
 
@@ -298,13 +262,13 @@ def _forgets(run: Run, case: Case) -> Problem | None:
     delta = np.full_like(case.arguments["delta"], WIDE_STEP)
     given = {"delta": delta, "x": np.zeros_like(case.arguments["x"])}
     a = np.full_like(case.arguments["a"], -1.0)
-    got = run.value(case, **given, a=a)[:, _length(case) :]
+    got = run.value(case, **given, a=a)[:, length_of(case) :]
     return compare(np.zeros_like(got), got, case.rounding(8), "after large steps, an old state")
 
 
 def _held(run: Run, case: Case) -> Problem | None:
     """Every token twice with half of the step: for an input that is held, the same as once."""
-    a, length = case.arguments, _length(case)
+    a, length = case.arguments, length_of(case)
     twice = {n: np.repeat(a[n], 2, axis=1) for n in TOKENS}
     twice["delta"] = twice["delta"] / 2
     if "real" in a:
@@ -321,7 +285,7 @@ def _newest(run: Run, case: Case) -> Problem | None:
     own = WIDE_STEP * (a["b"] * a["c"]).sum(-1, keepdims=True) * a["x"]
     own = own + (a["skip"] * a["x"] if "skip" in a else 0.0)
     changes = {"delta": delta, "a": decay}
-    got = run.value(case, **changes)[:, : _length(case)]
+    got = run.value(case, **changes)[:, : length_of(case)]
     slack = 2 * run.expected(case, **changes)[1] + case.rounding(8) * WIDE_STEP
     return compare(own, got, slack, "after a large step, the output")
 
@@ -347,25 +311,25 @@ SELECTIVE_SCAN = Spec(
     "may change how it is computed, and no number. x and delta (B, L, D), a (D, N), b and c (B, L, N), skip (D), state "
     "(B, D, N), real (B, L) -> (B, L, D) and (B, D, N)",
     required=SCANNED,
-    reference=stacked(reference.selective_scan),
+    reference=stacked_features(reference.selective_scan),
     baseline=mutants.ScanFormula(),
     cases=_scan_cases,
     combine=_scan_by_chance,
     num_drawn=5,
-    read=read,
+    read=read_features,
     checks=(
         CAUSAL,
         Check(
             "strong decays stay finite",
             "Nothing is divided by a product of decays, which goes to 0.",
             _finite,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "a large step forgets",
             "The old state is multiplied by exp(delta a), which is never negative and never above 1.",
             _forgets,
-            when=lambda case: "state" in case.arguments and _is_long(case) and "real" not in case.arguments,
+            when=lambda case: "state" in case.arguments and is_long(case) and "real" not in case.arguments,
         ),
         Check(
             "the newest token counts",
@@ -392,8 +356,8 @@ SELECTIVE_SCAN = Spec(
         Check(
             "a call in two parts is one call",
             "The second call begins with the state after the first.",
-            lambda run, case: _two_parts(run, case, TOKENS),
-            when=_is_long,
+            lambda run, case: two_parts(run, case, TOKENS, state=_own_state),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants, of="selective_scan"),
@@ -402,11 +366,6 @@ SELECTIVE_SCAN = Spec(
 
 
 # --- Mamba-2 --------------------------------------------------------------------------------------
-
-
-def read_heads(answer: Any, arguments: dict[str, Any]) -> torch.Tensor | None:
-    """The output and the state below it, (B, H, L + N, d): one tensor to compare."""
-    return None if answer is None else torch.cat(tuple(answer), 2)
 
 
 def _ssd(rng: np.random.Generator, batch, heads, groups, length, width, number) -> dict[str, Any]:
@@ -481,7 +440,7 @@ def _ssd_newest(run: Run, case: Case) -> Problem | None:
     products = np.repeat((a["b"] * a["c"]).sum(-1), shared, axis=1) * changes["delta"]
     own = products[..., None] * a["x"]
     own = own + (a["skip"][:, None, None] * a["x"] if "skip" in a else 0.0)
-    got = run.value(case, **changes)[:, :, : _length(case)]
+    got = run.value(case, **changes)[:, :, : length_of(case)]
     slack = 2 * run.expected(case, **changes)[1] + case.rounding(8)
     return compare(own, got, slack, "with decays of nearly 0, the output")
 
@@ -499,7 +458,7 @@ def _own_group(run: Run, case: Case) -> Problem | None:
     shared = case.arguments["x"].shape[1] // b.shape[1]
     b[:, 0] += 1.0
     before, after = run.value(case)[:, shared:], run.value(case, b=b)[:, shared:]
-    slack = _slack(run, case, b=b)
+    slack = both_slacks(run, case, b=b)
     return unchanged(before, after, slack, "the first group's b changes", "a head of another group")
 
 
@@ -507,7 +466,7 @@ def _around(run: Run, case: Case) -> Problem | None:
     """With c of 0 only the skip path is left."""
     a = case.arguments
     c = np.zeros_like(a["c"])
-    got = run.value(case, c=c)[:, :, : _length(case)]
+    got = run.value(case, c=c)[:, :, : length_of(case)]
     expected = a["skip"][:, None, None] * a["x"]
     return compare(expected, got, run.expected(case, c=c)[1], "with c of 0, the output")
 
@@ -519,19 +478,19 @@ SSD = Spec(
     "Where real is False the step is 0. chunk_size may change how it is computed, and no number. x (B, H, L, d), delta "
     "(B, H, L), a and skip (H), b and c (B, G, L, N), state (B, H, N, d), real (B, L) -> (B, H, L, d) and (B, H, N, d)",
     required=SCANNED,
-    reference=lambda **arguments: np.concatenate(reference.ssd(**arguments), 2),
+    reference=stacked(reference.ssd),
     baseline=mutants.SsdFormula(),
     cases=_ssd_cases,
     combine=_ssd_by_chance,
     num_drawn=5,
-    read=read_heads,
+    read=read,
     checks=(
         CAUSAL,
         Check(
             "strong decays stay finite",
             "Mask the logarithms above the diagonal, then take the exponential.",
             _ssd_finite,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "neighboring heads share a group",
@@ -543,7 +502,7 @@ SSD = Spec(
             "a step of 0 skips a token",
             "delta is in the decay and in what is written: a token of step 0 neither forgets nor writes.",
             _no_step,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "the skip path carries the input itself",
@@ -561,8 +520,8 @@ SSD = Spec(
         Check(
             "a call in two parts is one call",
             "The old state is decayed by the whole second call.",
-            lambda run, case: _two_parts(run, case, TOKENS, 2),
-            when=_is_long,
+            lambda run, case: two_parts(run, case, TOKENS, state=of_candidate),
+            when=is_long,
         ),
     ),
     mutants=mistakes_in(mutants, of="ssd"),

@@ -12,15 +12,11 @@ from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
+from ..recurrences import causal, is_long, length_of, read, stacked, two_parts
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
 NAMES = ("query", "key", "value", "step_size")
-
-
-def read(answer: Any, arguments: dict[str, Any]) -> torch.Tensor | None:
-    """The output and the state below it, (B, H, L + d, dv): one tensor to compare."""
-    return None if answer is None else torch.cat(tuple(answer), 2)
 
 
 def _arguments(rng: np.random.Generator, batch, heads, length, widths) -> dict[str, Any]:
@@ -70,34 +66,15 @@ def _by_chance(draw: Draw) -> Case:
     return Case("sizes by chance", given, any_dtype(draw))
 
 
-def _length(case: Case) -> int:
-    return case.arguments["query"].shape[2]
-
-
 def _batch(case: Case) -> int:
     return case.arguments.get("batch_size", 16)
-
-
-def _is_long(case: Case) -> bool:
-    return _length(case) > 1 and not case.is_empty
-
-
-def _future(run: Run, case: Case) -> Problem | None:
-    """Another last token: the outputs before stay."""
-    changed = {n: case.arguments[n].copy() for n in ("key", "value")}
-    for each in changed.values():
-        each[:, :, -1] += 1.0
-    last = _length(case) - 1
-    before, after = run.value(case)[:, :, :last], run.value(case, **changed)[:, :, :last]
-    slack = run.expected(case)[1] + run.expected(case, **changed)[1]
-    return unchanged(before, after, slack, "the last token changes", "an earlier output")
 
 
 def _own_step(run: Run, case: Case) -> Problem | None:
     """Another last value: the last output moves."""
     value = case.arguments["value"].copy()
     value[:, :, -1] += 1.0
-    last = _length(case) - 1
+    last = length_of(case) - 1
     moved = run.value(case, value=value)[:, :, last] - run.value(case)[:, :, last]
     slack = run.expected(case)[1] + run.expected(case, value=value)[1]
     if np.abs(moved).max() > slack:
@@ -137,9 +114,9 @@ def _stored(run: Run, case: Case) -> Problem | None:
 
 def _order(run: Run, case: Case) -> Problem | None:
     """The first two tokens change places within their mini-batch: the state at the end stays."""
-    order = np.r_[1, 0, 2 : _length(case)]
+    order = np.r_[1, 0, 2 : length_of(case)]
     changed = {n: case.arguments[n][:, :, order] for n in NAMES}
-    length = _length(case)
+    length = length_of(case)
     before, after = run.value(case)[:, :, length:], run.value(case, **changed)[:, :, length:]
     slack = run.expected(case)[1] + run.expected(case, **changed)[1]
     return unchanged(before, after, slack, "two tokens of a mini-batch change places", "the state")
@@ -147,14 +124,8 @@ def _order(run: Run, case: Case) -> Problem | None:
 
 def _two_parts(run: Run, case: Case) -> Problem | None:
     """Cut between two mini-batches."""
-    cut = _batch(case) * max(1, _length(case) // _batch(case) // 2)
-    first, second = ({n: case.arguments[n][:, :, part] for n in NAMES}
-                     for part in (slice(None, cut), slice(cut, None)))  # fmt: skip
-    state = run.expected(case, **first)[0][:, :, cut:].astype(np.float64)
-    whole = run.expected(case)[0][:, :, cut:]
-    got = run.value(case, **second, state=state)
-    slack = run.expected(case)[1] + run.expected(case, **second, state=state)[1]
-    return compare(whole, got, slack, "the second part, after the state of the first,")
+    cut = _batch(case) * max(1, length_of(case) // _batch(case) // 2)
+    return two_parts(run, case, NAMES, cut=cut)
 
 
 TTT_LINEAR = Spec(
@@ -164,19 +135,14 @@ TTT_LINEAR = Spec(
     "batch_size tokens (16 by default; the last may be shorter), and the output is q W. query and key (B, H, L, d), "
     "value (B, H, L, dv), step_size (B, H, L), state (B, H, d, dv) -> (B, H, L, dv) and (B, H, d, dv)",
     required=NAMES,
-    reference=lambda **arguments: np.concatenate(reference.ttt_linear(**arguments), 2),
+    reference=stacked(reference.ttt_linear),
     baseline=mutants.TttFormula(),
     cases=_cases,
     combine=_by_chance,
     num_drawn=5,
     read=read,
     checks=(
-        Check(
-            "a token does not depend on later ones",
-            "In the dual form, too, Q K^T is masked.",
-            _future,
-            when=_is_long,
-        ),
+        causal("In the dual form, too, Q K^T is masked.", "key", "value"),
         Check(
             "a token reads its own step",
             "The output is that of W after the token's step: the diagonal of the mask counts.",
@@ -193,19 +159,19 @@ TTT_LINEAR = Spec(
             "a step of 0 skips a token",
             "A step size belongs to the key that it writes, and to no query.",
             _no_step,
-            when=_is_long,
+            when=is_long,
         ),
         Check(
             "errors are those of the beginning of a mini-batch",
             "Within a mini-batch all errors are taken at the same W: the order of its tokens does not matter to the sum.",
             _order,
-            when=lambda case: _is_long(case) and _batch(case) > 1,
+            when=lambda case: is_long(case) and _batch(case) > 1,
         ),
         Check(
             "a call in two parts is one call",
             "Cut between two mini-batches, the second call begins with the W of the first.",
             _two_parts,
-            when=lambda case: _is_long(case) and _length(case) > _batch(case),
+            when=lambda case: is_long(case) and length_of(case) > _batch(case),
         ),
     ),
     mutants=mistakes_in(mutants, of="ttt_linear"),
