@@ -110,7 +110,6 @@ PUBLIC = {
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
     "layers.gated_attention": "GatedAttention",
-    "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_delta_net": "GatedDeltaNet l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
