@@ -31,6 +31,7 @@ from tested_transformer.data.subwords import Subwords
 from tested_transformer.data.word_piece import WordPiece
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.experiments.ch10_number_models import load_first_model
+from tested_transformer.functional.composed_heads import Composition, HeadMixing
 from tested_transformer.functional.online_softmax import Partial, partial_softmax
 from tested_transformer.generation.browser import Browser, Page
 from tested_transformer.generation.continuous import ContinuousBatch, Request
@@ -44,7 +45,7 @@ from tested_transformer.homework.submissions.finding import Submission, find_sub
 from tested_transformer.homework.tasks import Assignment, Hunt
 from tested_transformer.layers.bit_linear import BitLinear
 from tested_transformer.layers.block_manager import BlockManager, BlockPool, BlockTable
-from tested_transformer.layers.blocks import DecoderLayer, Embedding
+from tested_transformer.layers.blocks import DecoderLayer, Embedding, EncoderLayer
 from tested_transformer.layers.cache import (
     AttentionCache,
     DecoderCache,
@@ -56,6 +57,11 @@ from tested_transformer.layers.cache import (
 from tested_transformer.layers.config import BlockConfig, EncoderDecoderConfig
 from tested_transformer.layers.feed_forward import FeedForward
 from tested_transformer.layers.gated_retention import RetentionState
+from tested_transformer.layers.hyper_connections import (
+    HyperConnection,
+    HyperStack,
+    use_hyper_connections,
+)
 from tested_transformer.layers.indexed_latent_attention import IndexerConfig, LightningIndexer
 from tested_transformer.layers.moe import ExpertsConfig
 from tested_transformer.layers.multi_head import MultiHeadAttention
@@ -69,6 +75,7 @@ from tested_transformer.layers.stack import Stack
 from tested_transformer.mixers.fixed_patterns import Local
 from tested_transformer.mixers.patterns import Part, Pattern
 from tested_transformer.models.bert import BertConfig
+from tested_transformer.models.bitnet import BitNetConfig
 from tested_transformer.models.bloom import BloomConfig
 from tested_transformer.models.falcon import FalconConfig
 from tested_transformer.models.gpt_oss import GptOssConfig
@@ -325,6 +332,14 @@ GPU_RECORD = {
     "rows": [GPU_ROW | {"pass": "forward"}, GPU_ROW | {"pass": "forward+backward"}],
 }
 IDS = torch.tensor([[4, 5, 6], [7, 8, 9]])
+
+
+def small_composition() -> Composition:
+    """For 2 sequences of 3 tokens, 2 heads and rank 1."""
+    side = HeadMixing(torch.rand(2, 3, 1, 2), torch.rand(2, 3, 1, 2), torch.rand(2, 3, 2))
+    return Composition(torch.eye(2), side, side)
+
+
 OBJECTS: dict[Any, Callable[[], Any]] = {
     BlockConfig: small_config,
     Browser: open_browser,
@@ -337,6 +352,7 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
     LanguageModelConfig: lambda: LanguageModelConfig(11, d_model=8, num_heads=2, num_layers=1),
     BloomConfig: lambda: BloomConfig(11, d_model=8, num_heads=2, num_layers=1),
     FalconConfig: lambda: FalconConfig(11, d_model=8, num_heads=2, norm_placement="pre"),
+    BitNetConfig: lambda: BitNetConfig(11, d_model=8, num_heads=2, num_layers=1),
     MptConfig: lambda: MptConfig(11, d_model=8, num_heads=2, num_layers=1),
     ParallelLanguageModelConfig: lambda: ParallelLanguageModelConfig(
         11, d_model=8, num_heads=2, num_layers=1, norm_placement="pre"
@@ -434,7 +450,12 @@ OBJECTS: dict[Any, Callable[[], Any]] = {
         words=str,
         table=str,
     ),
+    Composition: small_composition,
     ResiDual: lambda: ResiDual(LayerNorm(8)),
+    HyperConnection: lambda: HyperConnection(LayerNorm(8), 8, 2),
+    HyperStack: lambda: use_hyper_connections(
+        Stack([DecoderLayer(small_config(norm_placement="pre"))]), 2
+    ),
     Residual: lambda: Residual(LayerNorm(8)),
     Parts: lambda: Parts.of({}),
     NumberPicture: lambda: number_picture([number_translation()], start=1, examples=[1]),
@@ -474,6 +495,7 @@ ALSO = {  # what a right call needs besides its required arguments
     "number_picture": ("start", "examples"),
     "sampling_sliders": ("shown",),
     "ResiDualStack.forward": ("inputs",),
+    "HyperStack.forward": ("inputs",),
     "Stack.forward": ("inputs",),
     "packed_attention": ("cu_seqlens_k",),
     "SettingsPicture.at": ("choice",),
@@ -560,6 +582,31 @@ VALUES: dict[str, Callable[[], Any]] = {
     "position_ids": lambda: torch.arange(3),
     "SegmentedEmbedding.forward.position_ids": lambda: torch.arange(3),
     "Residual.forward.sublayer": lambda: lambda x: x,
+    "hyper_connection.sublayer": lambda: lambda x: x,
+    "hyper_connection.streams": lambda: torch.rand(3, 2, 8),
+    "hyper_connection.alpha": lambda: torch.rand(2, 3),
+    "hyper_connection.beta": lambda: torch.rand(2),
+    "read_streams.streams": lambda: torch.rand(3, 2, 8),
+    "read_streams.alpha": lambda: torch.rand(2, 3),
+    "write_streams.streams": lambda: torch.rand(3, 2, 8),
+    "write_streams.output": lambda: torch.rand(3, 8),
+    "write_streams.beta": lambda: torch.rand(2),
+    "HyperConnection.norm": lambda: LayerNorm(8),
+    "HyperConnection.d_model": lambda: 8,
+    "HyperConnection.forward.sublayer": lambda: lambda x: x,
+    "HyperConnection.forward.x": lambda: torch.rand(3, 2, 8),
+    "HyperConnection.inputs.x": lambda: torch.rand(3, 2, 8),
+    "HyperConnection.add.x": lambda: torch.rand(3, 2, 8),
+    "HyperConnection.add.output": lambda: torch.rand(3, 8),
+    "HyperStack.forward.x": lambda: torch.rand(2, 3, 8),
+    "HyperStack.forward.inputs": lambda: torch.rand(2, 5, 8),
+    "HyperStack.forward.norm": lambda: LayerNorm(8),
+    "use_hyper_connections.stack": lambda: Stack(
+        [EncoderLayer(small_config(norm_placement="pre"))]
+    ),
+    "composed_attention.query": lambda: torch.rand(2, 2, 3, 4),
+    "composed_attention.key": lambda: torch.rand(2, 2, 3, 4),
+    "composed_attention.value": lambda: torch.rand(2, 2, 3, 4),
     "Residual.norm": lambda: lambda x: x,
     "ResiDual.norm": lambda: LayerNorm(8),
     "ResiDualStack.forward.norm": lambda: LayerNorm(8),
@@ -648,6 +695,9 @@ VALUES: dict[str, Callable[[], Any]] = {
     "T5Positions.max_distance": lambda: 20,
     "FalconConfig.latent": lambda: None,
     "MptConfig.latent": lambda: None,
+    "BitNetConfig.latent": lambda: None,
+    "BitNetConfig.indexer": lambda: None,
+    "BitNetConfig.bias": lambda: False,
     "ParallelLanguageModelConfig.latent": lambda: None,
     "GptOssConfig.latent": lambda: None,
     "YocoConfig.latent": lambda: None,

@@ -11,7 +11,16 @@ PUBLIC = {
     "functional.balance": (
         "balance_bias_step balance_loss expert_counts router_z_loss within_capacity"
     ),
+    "functional.coding_rate": (
+        "coding_rate coding_rate_gradient ista_step lasso_objective subspace_attention "
+        "subspace_coding_rate"
+    ),
+    "functional.composed_heads": "compose_heads composed_attention Composition HeadMixing",
     "functional.differential": "differential_attention differential_lambda_init",
+    "functional.gated_heads": "gated_heads",
+    "functional.hyper_connections": (
+        "connection_weights hyper_connection read_streams write_streams"
+    ),
     "functional.latent": "absorbed_latent_attention latent_attention",
     "functional.masks": (
         "causal_mask combine_masks document_mask masked_softmax padding_mask "
@@ -96,14 +105,18 @@ PUBLIC = {
     "layers.chunk_database": "ChunkDatabase",
     "layers.chunked_cross_attention": "ChunkedCrossAttention",
     "layers.clamped_experts": "clamped_swiglu ClampedExperts",
+    "layers.composed_attention": "ComposedAttention HeadMixingWeights",
+    "layers.crate": "CrateLayer IstaStep SubspaceAttention",
     "layers.differential_attention": "DifferentialAttention",
     "layers.feed_forward": "ConvFeedForward FeedForward gated_width gelu gelu_tanh relu silu",
+    "layers.gated_attention": "GatedAttention",
     "layers.gated_delta_net": "GatedDeltaNet l2_normalize",
     "layers.gated_cross_attention": "gated_cross_attention GatedCrossAttention",
     "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
+    "layers.hyper_connections": "HyperConnection HyperStack use_hyper_connections",
     "layers.indexed_latent_attention": "IndexedLatentAttention IndexerConfig LightningIndexer",
     "layers.kan": "KANFeedForward KANLayer",
     "layers.kimi_delta_attention": "KimiDeltaAttention",
@@ -136,10 +149,12 @@ PUBLIC = {
     "layers.short_convolution": "short_convolution ShortConvolution",
     "layers.sink_attention": "SinkAttention",
     "layers.state_space_duality": "StateSpaceDuality",
+    "layers.sub_norm": "SubNormAttention SubNormFeedForward",
     "layers.two_stream_attention": "TwoStreamAttention",
     "models.convert_torch": (
         "attention_from_torch attention_to_torch transformer_from_torch transformer_to_torch"
     ),
+    "models.bitnet": "BitNet BitNetConfig",
     "models.bloom": "Bloom BloomConfig",
     "models.falcon": "Falcon FalconConfig",
     "models.gpt_oss": "GptOss GptOssConfig",

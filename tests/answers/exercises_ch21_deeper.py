@@ -3,6 +3,9 @@
 import torch
 from torch.nn import functional
 
+from tested_transformer.functional.coding_rate import ista_step
+from tested_transformer.functional.composed_heads import compose_heads
+from tested_transformer.functional.hyper_connections import hyper_connection
 from tested_transformer.functional.splines import bspline_basis
 from tested_transformer.functional.ternary import bit_linear
 
@@ -36,3 +39,28 @@ def wide_hats(x, knots, degree):
         (right_end - x[..., None]) / (right_end - middle),
     )
     return torch.minimum(rising, falling).clamp(min=0)
+
+
+right("ch21.ista_step", "the package's")(ista_step)
+
+
+@wrong("ch21.ista_step", "the step size on the threshold alone")
+def long_step(codes, x, dictionary, *, step_size=0.1, sparsity=0.1):
+    return torch.relu(codes + (x - codes @ dictionary.T) @ dictionary - step_size * sparsity)
+
+
+right("ch21.compose_heads", "the package's")(compose_heads)
+
+
+@wrong("ch21.compose_heads", "the scores in the place of the base")
+def without_base(scores, base, *sides):
+    return scores + compose_heads(scores, 0 * base, *sides)
+
+
+right("ch21.hyper_connection", "the package's")(hyper_connection)
+
+
+@wrong("ch21.hyper_connection", "the streams are read before and mixed after")
+def read_after(streams, sublayer, alpha, beta):
+    mixed = alpha[..., 1:].mT @ streams
+    return mixed + beta[..., None] * sublayer((alpha[..., :1] * mixed).sum(-2))[..., None, :]

@@ -36,6 +36,7 @@ CLASSES = {
     "mistral": (hf.MistralConfig, hf.MistralForCausalLM, hf.MistralModel),
     "mixtral": (hf.MixtralConfig, hf.MixtralForCausalLM, hf.MixtralModel),
     "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, hf.Qwen3Model),
+    "bitnet": (hf.BitNetConfig, hf.BitNetForCausalLM, hf.BitNetModel),
     "gpt_bigcode": (hf.GPTBigCodeConfig, hf.GPTBigCodeForCausalLM, hf.GPTBigCodeModel),
     "falcon": (hf.FalconConfig, hf.FalconForCausalLM, hf.FalconModel),
     "deepseek_v2": (hf.DeepseekV2Config, hf.DeepseekV2ForCausalLM, hf.DeepseekV2Model),
@@ -73,10 +74,13 @@ GPT_OSS = LLAMA | {
     "experts_implementation": "eager",
 }  # fmt: skip
 MIXTRAL = LLAMA | {"num_local_experts": 5, "experts_implementation": "eager"}
+BITNET = {name: n for name, n in LLAMA.items() if name != "head_dim"} | {
+    "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
 INDEXED = DEEPSEEK | {"index_n_heads": 5, "index_head_dim": 6, "index_topk": 3}
 SIZES = dict.fromkeys(GPTS, GPT) | {
     "falcon": FALCON, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK, "deepseek_v32": INDEXED,
-    "gpt_oss": GPT_OSS, "mixtral": MIXTRAL,
+    "gpt_oss": GPT_OSS, "mixtral": MIXTRAL, "bitnet": BITNET,
 }  # fmt: skip
 # Its four frequencies at base 100 make 4.8, 1.5, 0.48 and 0.15 turns in 30 tokens: one stays, one lies
 # between, two are divided.
@@ -144,6 +148,12 @@ VARIANTS = {
         {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 3},
         {"rope_parameters": STRETCHED_BY_YARN},
         {"head": False, "tie_word_embeddings": True},
+    ],
+    "bitnet": [
+        {},
+        {"attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-2},
+        {"num_key_value_heads": None, "rope_parameters": STRETCHED_BY_YARN, "pad_token_id": None},
+        {"head": False, "num_key_value_heads": 1},
     ],
     "gpt_bigcode": [
         {},
@@ -975,6 +985,12 @@ MIXED = ["full_attention", "sliding_attention", "full_attention"]
             "post_layernorm: expected False, got True",
         ),
         ("qwen3", {"layer_types": MIXED}, "layer_types: expected the same for each of 3 layers"),
+        ("bitnet", {"hidden_act": "silu"}, "hidden_act: expected .*relu2.*, got .*silu"),
+        (
+            "bitnet",
+            {"quantization_config": {"quant_method": "bitnet"}},
+            "quantization_config: expected None",
+        ),
         (
             "qwen3",
             {"layer_types": MIXED[:1]},

@@ -136,8 +136,12 @@ class MultiHeadAttention(nn.Module):
             return_weights=return_weights, backend=self.backend,
         )  # fmt: skip
         heads, weights = answer if return_weights else (answer, None)
-        output = self.output(concat_heads(heads))  # B L D
+        output = self._project(concat_heads(heads), x)  # B L D
         return (output, weights) if return_weights else output
+
+    def _project(self, heads: Float[Tensor, "B L n"], x: Float[Tensor, "B L D"]) -> Tensor:
+        """From the heads of each token, side by side, to its output; x is what the layer was called with."""
+        return self.output(heads)
 
     def _rotate(
         self,

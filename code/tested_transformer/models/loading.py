@@ -45,7 +45,7 @@ def from_pretrained(folder: str | Path) -> nn.Module:
     """The model that `save_pretrained` of transformers wrote into a folder: same weights, same logits.
 
     Families are found by `model_type` in `models/families`: gpt2, openai-gpt, gpt_bigcode, gpt_neox, gptj,
-    gpt_oss, llama, mistral, mixtral, qwen3, falcon, bloom, mpt, deepseek_v2, deepseek_v3, deepseek_v32, bert, albert,
+    gpt_oss, llama, mistral, mixtral, qwen3, bitnet, falcon, bloom, mpt, deepseek_v2, deepseek_v3, deepseek_v32, bert, albert,
     roformer, xlnet, bart, mbart, marian, t5, vit, whisper, mamba, mamba2 and rwkv.
     `architectures` in config.json names the head, or none (GPT2Model and the like). Weights keep the
     dtype in which they are stored; the model is on the processor and in eval mode, its dropout that of the

@@ -13,12 +13,15 @@ from .attention import (
 )
 from .auxiliary import auxiliary_loss, layer_weights
 from .clustered import cluster_queries, clustered_attention, improved_clustered_attention
+from .coding_rate import coding_rate, coding_rate_gradient, ista_step, subspace_attention
+from .composed_heads import compose_heads, composed_attention
 from .delta_rule import delta_rule
 from .differential import differential_attention
 from .feed_forward import bend, error_function, feed_forward, swiglu
 from .generation import repetition, top_k, top_p
 from .global_patterns import big_bird_attention, dynamic_convolution, longformer_attention
 from .graphs import distance_trace, gated_cross_attention, max_messages
+from .hyper_connections import gated_heads, hyper_connection
 from .indexed import indexed_attention, indexer_loss, indexer_scores, lightning_indexer
 from .infini_attention import infini_attention
 from .latent import latent_attention
@@ -149,6 +152,10 @@ __all__ = [
     "clamped_swiglu",
     "cluster_queries",
     "clustered_attention",
+    "coding_rate",
+    "coding_rate_gradient",
+    "compose_heads",
+    "composed_attention",
     "content_scores",
     "cross_entropy",
     "delta_rule",
@@ -166,12 +173,14 @@ __all__ = [
     "feed_forward",
     "fixed_mask",
     "gated_cross_attention",
+    "gated_heads",
     "gated_retention",
     "gaussian_scores",
     "gpt2_words",
     "gru_step",
     "hard_attention",
     "heads",
+    "hyper_connection",
     "improved_clustered_attention",
     "in_branch",
     "indexed_attention",
@@ -182,6 +191,7 @@ __all__ = [
     "is_allowed",
     "is_ideograph",
     "is_punctuation",
+    "ista_step",
     "iterative_pinv",
     "jacobian_of_weights",
     "join_pairs",
@@ -256,6 +266,7 @@ __all__ = [
     "ssd",
     "stack",
     "strided_mask",
+    "subspace_attention",
     "swiglu",
     "t5_bias",
     "target_distribution",

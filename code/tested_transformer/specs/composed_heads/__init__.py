@@ -1,0 +1,1 @@
+"""The Specs of DCMHA: heads that are composed, and the attention around them."""

@@ -1,0 +1,1 @@
+"""The Specs of hyper-connections and of a gate on attention."""
