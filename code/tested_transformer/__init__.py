@@ -112,7 +112,6 @@ PUBLIC = {
     "layers.gated_attention": "GatedAttention",
     "layers.gated_delta_net": "GatedDeltaNet l2_normalize",
     "layers.gated_cross_attention": "gated_cross_attention GatedCrossAttention",
-    "layers.gated_delta_net": "GatedDeltaNet GatedDeltaState l2_normalize",
     "layers.gated_feed_forward": "GatedFeedForward",
     "layers.gated_retention": "GatedRetention RetentionState",
     "layers.head_by_head": "HeadByHead",
