@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..bounds import PositiveInt
 from ..errors import argument_error
-from ..shapes import checked
+from ..shapes import check_fields, checked
 from .parallel_costs import head_parallel_bytes, ring_attention_bytes, sharded_memory
 
 __all__ = ["Layout", "ModelSize", "StepCost", "step_cost", "training_flops"]
@@ -20,19 +20,25 @@ __all__ = ["Layout", "ModelSize", "StepCost", "step_cost", "training_flops"]
 class ModelSize:
     """What the counts need to know of a model; d_kv: features of all KV heads of a layer."""
 
-    parameters: int
-    layers: int
-    d_model: int
-    d_kv: int
+    parameters: PositiveInt
+    layers: PositiveInt
+    d_model: PositiveInt
+    d_kv: PositiveInt
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)
 class Layout:
     """How many GPUs share what: `tensor` a layer, `ring` a text; `data` groups of them share the batch."""
 
-    data: int = 1
-    tensor: int = 1
-    ring: int = 1
+    data: PositiveInt = 1
+    tensor: PositiveInt = 1
+    ring: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def gpus(self) -> int:
