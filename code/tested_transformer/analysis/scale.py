@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..bounds import PositiveInt
+from ..bounds import NonNegativeInt, PositiveInt
 from ..errors import argument_error
 from ..shapes import check_fields, checked
 from .parallel_costs import head_parallel_bytes, ring_attention_bytes, sharded_memory
@@ -20,8 +20,8 @@ __all__ = ["Layout", "ModelSize", "StepCost", "step_cost", "training_flops"]
 class ModelSize:
     """What the counts need to know of a model; d_kv: features of all KV heads of a layer."""
 
-    parameters: PositiveInt
-    layers: PositiveInt
+    parameters: NonNegativeInt
+    layers: NonNegativeInt
     d_model: PositiveInt
     d_kv: PositiveInt
 

@@ -78,8 +78,8 @@ class HyperConnection(Residual):
         beta = self._weights("beta", x)[..., 0]
         return write_streams(mixed, self.dropout(output), beta)
 
-    def _weights(self, name: str, x: Float[Tensor, "*batch n D"]) -> Float[Tensor, "*batch n m"]:
-        """alpha or beta."""
+    def _weights(self, name: str, x: Float[Tensor, "*batch n D"]) -> Float[Tensor, "*rows n m"]:
+        """alpha or beta: for each token where dynamic, else one for all."""
         static = getattr(self, f"{name}_static")
         if not self.dynamic:
             return static
