@@ -36,6 +36,7 @@ def models(num_streams, *, dynamic=True, moved=False):
     return plain, hyper
 
 
+@pytest.mark.plain_types  # between its ends, a HyperStack gives its layers x with an axis of streams
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
 def test_a_new_model_is_pre_norm_in_logits_and_gradients(num_streams, dynamic):
@@ -77,6 +78,7 @@ def test_sublayer_k_reads_stream_k():
 
 
 @torch.no_grad()
+@pytest.mark.plain_types  # between its ends, a HyperStack gives its layers x with an axis of streams
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_with_a_cache_in_chunks_as_in_one_pass(chunk):
     _, hyper = models(3, moved=True)
@@ -88,6 +90,7 @@ def test_with_a_cache_in_chunks_as_in_one_pass(chunk):
     torch.testing.assert_close(torch.cat(pieces, 1), hyper(ids))
 
 
+@pytest.mark.plain_types  # between its ends, a HyperStack gives its layers x with an axis of streams
 def test_all_of_it_learns_after_one_step():
     """tanh(0) is 0, so the scales get their first gradient once the dynamic weights have moved."""
     _, hyper = models(2)

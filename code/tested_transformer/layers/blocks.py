@@ -107,12 +107,9 @@ class EncoderLayer(nn.Module):
         self.residuals = nn.ModuleList(make_residual(config, alpha) for _ in range(2))
 
     def forward(
-        self, x: Float[Tensor, "B S *n D"], *, return_weights: bool = False, **options: Any
-    ) -> Float[Tensor, "B S *n D"] | tuple[Float[Tensor, "B S *n D"], Float[Tensor, "B H S T"]]:
-        """One layer; options: mask, causal and cache of `MultiHeadAttention`.
-
-        n: the streams of `HyperConnection`; any other residual takes x without that axis.
-        """
+        self, x: Float[Tensor, "B S D"], *, return_weights: bool = False, **options: Any
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B H S T"]]:
+        """One layer; options: mask, causal and cache of `MultiHeadAttention`."""
         x, weights = attention_sublayer(
             self.residuals[0], self.attention, x, return_weights=return_weights, **options
         )
