@@ -84,10 +84,10 @@ LIMITS = {
     "chapter": Limits(r"chapters/\d.*", 270_000, 28_000, 1),
     "deeper page": Limits(r"chapters/deeper/.*", 200_000, 12_700, 1),
     "gallery": Limits(r"book/generated/gallery", 365_000, 185_000, 1),
-    "generated page": Limits(r"book/generated/.*", 200_000, 48_000, 1),
-    "page of the book": Limits(r"book/[\w-]+", 150_000, 5_200, 1),
+    "generated page": Limits(r"book/generated/.*", 240_000, 48_000, 1),
+    "page of the book": Limits(r"book/[\w-]+", 167_000, 6_400, 1),
     "source": Limits(r"_modules/tested_transformer/.*", 103_000, 14_500, 1),
-    "list": Limits(r"genindex|py-modindex|search|404|_modules/index", 250_000, 14_000, 1),
+    "list": Limits(r"genindex|py-modindex|search|404|_modules/index", 278_000, 17_000, 1),
 }
 
 
