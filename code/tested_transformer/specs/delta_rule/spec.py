@@ -83,6 +83,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("float32", 2, 2, 6, (4, 3), "head", state=True, dtype=torch.float32),
         Case("transposed tensors", transposed(_arguments(rng, *small, "head"))),
         case("no tokens", 2, 2, 0, (3, 2), "head", state=True),
+        case("one token per feature, after a state", 1, 2, 1, (3, 4), "channel", state=True),
     ]
 
 
