@@ -223,10 +223,13 @@ def api(modules: dict[str, list[str]], promised: set[str]) -> str:
         "The public names of the companion package, module by module. Each function says "
         "its shapes, what it raises and where it comes from.",
     ]
+    old = defaultdict(list)
+    for place in sorted(promised):
+        old[place.removeprefix("api-").split(".")[0]].append(place)
     for folder, inside in folders(modules).items():
         page.append(f"## [{folder}](api_{folder}.md)")
         for module, members in inside.items():
-            links = ", ".join(_entry_link(folder, member, promised) for member in members)
+            links = ", ".join(_entry_link(folder, member, old[member]) for member in members)
             page.append(f"```{{raw}} html\n<p><code>{module}</code>: {links}</p>\n```")
     return "\n\n".join(page) + "\n"
 
@@ -240,13 +243,13 @@ def _promised(page: str) -> set[str]:
 def folders(modules: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
     """The modules by the folder of the package in which they stand, or their own name where in none."""
     found = defaultdict(dict)
+    folder_of = importlib.import_module(f"{PACKAGE}.reader.public_names").folder_of
     for module, members in modules.items():
-        found[module.split(".")[1]][module] = members
+        found[folder_of(module)][module] = members
     return found
 
 
-def _entry_link(folder: str, name: str, promised: set[str]) -> str:
-    old = [each for each in sorted(promised) if each.removeprefix("api-").split(".")[0] == name]
+def _entry_link(folder: str, name: str, old: list[str]) -> str:
     places = "".join(f'<span id="{each}"></span>' for each in old)
     return f'{places}<a href="api_{folder}.html#api-{name}"><code>{name}</code></a>'
 

@@ -15,7 +15,7 @@ from docutils import nodes
 from pitfall_links import line
 from sphinx import addnodes
 
-from tested_transformer.reader.public_names import public_names
+from tested_transformer.reader.public_names import folder_of, public_names
 
 PACKAGE = "tested_transformer"
 REFERENCE = "book/generated/api"  # and a page of entries for each folder: api_layers
@@ -226,7 +226,7 @@ def _address(app, docname, full):
 
 def page_of(full: str) -> str:
     """The page with the entry of a public name: that of its folder."""
-    return f"{REFERENCE}_{full.split('.')[1]}"
+    return f"{REFERENCE}_{folder_of(full)}"
 
 
 def anchor(full: str) -> str | None:

@@ -39,8 +39,13 @@ def public_names() -> dict[str, list[str]]:
     return found
 
 
+def folder_of(name: str) -> str:
+    """The folder of the package in which a module or public name stands, or its own module where in none."""
+    return name.split(".")[1]
+
+
 def _place(name: str) -> tuple[int, str]:
-    folder = name.split(".")[1]
+    folder = folder_of(name)
     return (ORDER.index(folder) if folder in ORDER else len(ORDER)), name
 
 
