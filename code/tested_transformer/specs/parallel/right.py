@@ -54,3 +54,16 @@ def timetable(stages, micro_batches):
     """Stage s computes micro-batch t - s at time t."""
     numbers = torch.arange(micro_batches + stages - 1) - torch.arange(stages)[:, None]
     return numbers.where((numbers >= 0) & (numbers < micro_batches), -1)
+
+
+def feed_forward_part(x, w_up, b_up, w_down, b_down, rank, world_size):
+    """Some of the hidden features; worker 0 adds the output's bias."""
+    rows, bias = w_up.chunk(world_size)[rank], b_up.chunk(world_size)[rank]
+    output = (x @ rows.mT + bias).relu() @ w_down.chunk(world_size, dim=1)[rank].mT
+    return output + b_down if rank == 0 else output
+
+
+def tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    """Bytes and FLOPs per parameter."""
+    seconds = (2 * gather_bytes + reduce_bytes) / bytes_per_second
+    return seconds * flops_per_second / 6
