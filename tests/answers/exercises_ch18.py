@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn.functional import elu, pad
 
-from tested_transformer.exercises.ch18_core import ntk_frequencies, positions_of
+from tested_transformer.exercises.ch18_core import ntk_frequencies
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
 from tested_transformer.mixers.infini_attention import infini_attention
@@ -78,35 +78,6 @@ def last_alone(d, factor):
 @wrong("ch18.ntk_frequencies", "the angles' base squared")
 def squared(d, factor):
     return (10000.0 * factor**2) ** -(torch.arange(0, d, 2) / d)
-
-
-# --- Positions of a padded batch ------------------------------------------------------------------
-
-right("ch18.positions_of", "running count")(positions_of)
-
-
-@right("ch18.positions_of", "strictly before")
-def strictly_before(real):
-    counts = real.long() @ torch.ones(real.shape[1], real.shape[1], dtype=torch.long).triu(1)
-    return counts.masked_fill(~real, 0)
-
-
-@right("ch18.positions_of", "row by row")
-def row_by_row(real):
-    ids = torch.zeros(real.shape, dtype=torch.long)
-    for row, out in zip(real, ids, strict=True):
-        out[row] = torch.arange(int(row.sum()))
-    return ids
-
-
-@wrong("ch18.positions_of", "the columns, padding included")
-def columns(real):
-    return torch.arange(real.shape[1]).expand(real.shape)
-
-
-@wrong("ch18.positions_of", "padding continues the count")
-def continued(real):
-    return (real.cumsum(1) - 1).clamp(min=0)
 
 
 # --- Dynamic NTK ----------------------------------------------------------------------------------
