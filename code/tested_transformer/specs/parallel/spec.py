@@ -414,7 +414,9 @@ def _whole_numbers(case: Case) -> dict[str, np.ndarray]:
 
 def _perfect(run: Run, case: Case) -> Problem | None:
     found = run.value(case, **_whole_numbers(case))
-    return compare(np.zeros_like(found), found, 0.0, "where y is what the layer predicts, the gradient")
+    return compare(
+        np.zeros_like(found), found, 0.0, "where y is what the layer predicts, the gradient"
+    )
 
 
 def _own_rows(run: Run, case: Case) -> Problem | None:
@@ -422,7 +424,12 @@ def _own_rows(run: Run, case: Case) -> Problem | None:
     given = _whole_numbers(case)
     given["y"][..., 0] += 1.0
     others = run.value(case, **given)[1:]
-    return compare(np.zeros_like(others), others, 0.0, "with an error in worker 0's first row only, the gradient of the others")
+    return compare(
+        np.zeros_like(others),
+        others,
+        0.0,
+        "with an error in worker 0's first row only, the gradient of the others",
+    )
 
 
 def _all_count(run: Run, case: Case) -> Problem | None:
@@ -431,11 +438,15 @@ def _all_count(run: Run, case: Case) -> Problem | None:
     x[0] = 0.0
     if np.any(run.value(case, x=x)[0]):
         return None
-    return Problem("a gradient from the other workers' examples", "0 on worker 0, whose own inputs are 0")
+    return Problem(
+        "a gradient from the other workers' examples", "0 on worker 0, whose own inputs are 0"
+    )
 
 
 def _equal_examples(run: Run, case: Case) -> Problem | None:
-    same = {name: np.repeat(case.arguments[name][:1], len(case.arguments[name]), 0) for name in "xy"}
+    same = {
+        name: np.repeat(case.arguments[name][:1], len(case.arguments[name]), 0) for name in "xy"
+    }
     expected, slack = run.expected(case, **same)
     found = run.value(case, **same)
     return compare(expected, found, slack, "with worker 0's examples on every worker, the gradient")
