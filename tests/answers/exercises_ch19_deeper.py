@@ -102,6 +102,44 @@ def mirrored(length, rank, world_size):
     return torch.cat((early, late.flip(0)))
 
 
+# --- A sharded linear layer -------------------------------------------------------------------------
+
+
+@right("ch19.fsdp_linear", "worker by worker, lists")
+def fsdp_lists(shards, x, y):
+    whole = torch.cat([*shards])
+    gradients = [(own @ whole.T - target).T @ own for own, target in zip(x, y, strict=True)]
+    return [*(sum(gradients) / len(gradients)).chunk(len(shards))]
+
+
+@right("ch19.fsdp_linear", "by autograd")
+def fsdp_autograd(shards, x, y):
+    weight = shards.detach().flatten(0, 1).requires_grad_()
+    loss = (x @ weight.T - y).square().sum() / 2 / len(shards)
+    return torch.autograd.grad(loss, weight)[0].unflatten(0, shards.shape[:2])
+
+
+@right("ch19.fsdp_linear", "by einsum")
+def fsdp_einsum(shards, x, y):
+    errors = torch.einsum("nbi,msi->nbms", x, shards) - y.unflatten(-1, shards.shape[:2])
+    return torch.einsum("nbms,nbi->msi", errors, x) / len(shards)
+
+
+@wrong("ch19.fsdp_linear", "the loss without its half")
+def fsdp_doubled(shards, x, y):
+    return 2 * fsdp_einsum(shards, x, y)
+
+
+@wrong("ch19.fsdp_linear", "averaged over the examples, too")
+def fsdp_mean(shards, x, y):
+    return fsdp_einsum(shards, x, y) / x.shape[1] / 2
+
+
+@wrong("ch19.fsdp_linear", "the wrong sign")
+def fsdp_downhill(shards, x, y):
+    return -fsdp_einsum(shards, x, y)
+
+
 # --- The true norm --------------------------------------------------------------------------------
 
 

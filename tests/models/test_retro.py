@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from same_numbers import shake
-from tested_transformer.experiments.ch22_proofs import leaks, logits_with_search, without_shift
+from tested_transformer.experiments.ch22_leaks import leaks, logits_with_search, without_shift
 from tested_transformer.functional.retrieval import split_chunks
 from tested_transformer.layers.chunk_database import ChunkDatabase
 from tested_transformer.models.retro import Retro, RetroConfig

@@ -10,6 +10,7 @@ from .right import (
     epoch_indices,
     epoch_order,
     feed_forward_part,
+    fsdp_linear,
     merge_outputs,
     timetable,
     tokens_to_hide,
@@ -240,6 +241,56 @@ def beyond(length, rank, world_size):
     size = -(-length // (2 * world_size))
     chunks = torch.tensor([[rank], [2 * world_size - 1 - rank]])
     return (chunks * size + torch.arange(size)).flatten()
+
+
+def linear_gradients(weights, x, y):
+    """The gradient of each worker's loss with respect to its whole layer, (N, out, in)."""
+    return (x @ weights.mT - y).mT @ x
+
+
+@mistake(
+    "each worker computes with its own rows alone",
+    rejected_by="perfect predictions have the gradient 0",
+    symptom="The outputs are those of another layer; nothing is raised where the shapes fit.",
+    cause="Nothing was gathered: a worker needs the rows of all workers to compute its outputs.",
+)
+def not_gathered(shards, x, y):
+    workers = len(shards)
+    own = shards.repeat(1, workers, 1)  # the own rows in place of all others
+    return linear_gradients(own, x, y).mean(0).view_as(shards)
+
+
+@mistake(
+    "the part of the gradient that belongs to another worker",
+    rejected_by="worker r keeps the gradient of its own rows",
+    symptom="Training goes on, and each worker updates its rows by the gradient of other rows.",
+    cause="A reduce-scatter gives part r to worker r: split it as the parameters were split.",
+)
+def other_part(shards, x, y):
+    return fsdp_linear(shards, x, y).roll(1, 0)
+
+
+@mistake(
+    "each worker keeps the gradient of its own examples",
+    rejected_by="the examples of all workers count",
+    symptom="Every worker trains its rows on its own examples only: most of the batch is lost.",
+    cause="The gradients were split, but not reduced: the workers' gradients must be averaged first.",
+)
+def not_reduced(shards, x, y):
+    workers = len(shards)
+    whole = shards.flatten(0, 1).expand(workers, -1, -1)
+    each = linear_gradients(whole, x, y).view(workers, *shards.shape)
+    return each[torch.arange(workers), torch.arange(workers)]
+
+
+@mistake(
+    "the sum of the workers' gradients",
+    rejected_by="equal examples on all workers: the gradient of one",
+    symptom="With four workers the gradient is four times too large.",
+    cause="Each worker's loss is that of its own examples: FSDP averages the gradients.",
+)
+def summed_over_workers(shards, x, y):
+    return len(shards) * fsdp_linear(shards, x, y)
 
 
 @mistake(

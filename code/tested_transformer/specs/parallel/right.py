@@ -36,6 +36,12 @@ def zigzag_positions(length, rank, world_size):
     return zigzag_shard(length, rank=rank, world_size=world_size)
 
 
+def fsdp_linear(shards, x, y):
+    """The whole layer on each worker, the mean of all gradients, and each worker's part of it."""
+    errors = x @ shards.flatten(0, 1).mT - y  # N B out
+    return (errors.mT @ x).mean(0).view_as(shards)
+
+
 def global_norm(sharded, replicated):
     """The root of all squares."""
     return (sharded.square().sum() + replicated.square().sum()).sqrt()

@@ -11,7 +11,14 @@ from ..compare import Problem, compare
 from ..mistakes import mistakes
 from ..spec import UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
-from .right import epoch_order, feed_forward_part, global_norm, merge_outputs, ring_step
+from .right import (
+    epoch_order,
+    feed_forward_part,
+    fsdp_linear,
+    global_norm,
+    merge_outputs,
+    ring_step,
+)
 
 # --- A ring, and how much a micro-batch counts ------------------------------------------------------
 
@@ -375,6 +382,120 @@ ZIGZAG_POSITIONS = Spec(
 
 
 # --- The true norm, and who reads what in an epoch ---------------------------------------------------
+
+
+def _fsdp_reference(shards: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Example by example: error times input, averaged over the workers, split by rows."""
+    whole = np.concatenate([*shards])
+    total = np.zeros(whole.shape, np.longdouble)
+    for inputs, targets in zip(x, y, strict=True):
+        for one, target in zip(inputs, targets, strict=True):
+            total += np.outer(whole @ one - target, one)
+    return (total / len(shards)).reshape(shards.shape)
+
+
+def _fsdp_cases(rng: np.random.Generator) -> list[Case]:
+
+    def case(label, workers, rows, inputs, examples, dtype=torch.float64) -> Case:
+        sizes = {
+            "shards": (workers, rows, inputs),
+            "x": (workers, examples, inputs),
+            "y": (workers, examples, workers * rows),
+        }
+        return Case(label, {name: rng.normal(size=size) for name, size in sizes.items()}, dtype)
+
+    return [
+        case("two workers, one row each", 2, 1, 2, 1),
+        case("two workers, three rows each", 2, 3, 2, 4),
+        case("four workers", 4, 2, 3, 2),
+        case("float32", 3, 2, 4, 5, torch.float32),
+    ]
+
+
+def _whole_numbers(case: Case) -> dict[str, np.ndarray]:
+    """The case in small integers, all different from 0, and what the layer predicts there."""
+    shards, x = (np.rint(3 * case.arguments[name]) + 0.0 for name in ("shards", "x"))
+    x[x == 0] = 1.0
+    return {"shards": shards, "x": x, "y": x @ np.concatenate([*shards]).T}
+
+
+def _perfect(run: Run, case: Case) -> Problem | None:
+    found = run.value(case, **_whole_numbers(case))
+    return compare(
+        np.zeros_like(found), found, 0.0, "where y is what the layer predicts, the gradient"
+    )
+
+
+def _own_rows(run: Run, case: Case) -> Problem | None:
+    """Only the first output is wrong: only worker 0 has a gradient."""
+    given = _whole_numbers(case)
+    given["y"][..., 0] += 1.0
+    others = run.value(case, **given)[1:]
+    return compare(
+        np.zeros_like(others),
+        others,
+        0.0,
+        "with an error in worker 0's first row only, the gradient of the others",
+    )
+
+
+def _all_count(run: Run, case: Case) -> Problem | None:
+    """Worker 0's examples are 0: what its rows learn comes from the others."""
+    x = case.arguments["x"].copy()
+    x[0] = 0.0
+    if np.any(run.value(case, x=x)[0]):
+        return None
+    return Problem(
+        "a gradient from the other workers' examples", "0 on worker 0, whose own inputs are 0"
+    )
+
+
+def _equal_examples(run: Run, case: Case) -> Problem | None:
+    same = {
+        name: np.repeat(case.arguments[name][:1], len(case.arguments[name]), 0) for name in "xy"
+    }
+    expected, slack = run.expected(case, **same)
+    found = run.value(case, **same)
+    return compare(expected, found, slack, "with worker 0's examples on every worker, the gradient")
+
+
+FSDP_LINEAR = Spec(
+    name="fsdp_linear",
+    statement="fsdp_linear(shards, x, y): the gradients of a sharded linear layer without bias. Of its weight W, worker r "
+    "stores the rows shards[r]: shards (N, rows, in). It has the examples x[r] (B, in) with the targets y[r] (B, N * rows), "
+    "and its loss is half the sum of the squared errors of x[r] @ W.T. The gradients are averaged over the workers "
+    "-> for each worker the gradient of its own rows: a list of N tensors (rows, in), or one tensor (N, rows, in)",
+    required=("shards", "x", "y"),
+    reference=_fsdp_reference,
+    baseline=fsdp_linear,
+    differentiable=False,
+    read=lambda answer, arguments: torch.stack([*answer]),
+    cases=_fsdp_cases,
+    checks=(
+        Check(
+            "perfect predictions have the gradient 0",
+            "To compute its outputs a worker needs the rows of all workers: gather them.",
+            _perfect,
+        ),
+        Check(
+            "worker r keeps the gradient of its own rows",
+            "The gradient is split by rows, as the weight is.",
+            _own_rows,
+        ),
+        Check(
+            "the examples of all workers count",
+            "Average the whole gradients over the workers, then split.",
+            _all_count,
+        ),
+        Check(
+            "equal examples on all workers: the gradient of one",
+            "The workers' gradients are averaged, not summed.",
+            _equal_examples,
+        ),
+    ),
+    mutants=mistakes(mutants.not_gathered, mutants.other_part, mutants.not_reduced, mutants.summed_over_workers),
+    chapter=19,
+)  # fmt: skip
 
 
 def _norm_reference(sharded: np.ndarray, replicated: np.ndarray) -> np.ndarray:
