@@ -5,14 +5,16 @@ import math
 import torch
 from torch.nn.functional import elu, pad
 
-from tested_transformer.exercises.ch18_core import ntk_frequencies, positions_of
+from tested_transformer.exercises.ch18_core import ntk_frequencies
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
 from tested_transformer.mixers.infini_attention import infini_attention
 from tested_transformer.positions.alibi import alibi_slopes
 from tested_transformer.positions.rotary import apply_rotary
+from tested_transformer.positions.xpos import apply_xpos
 from tested_transformer.specs.dynamic_ntk.mutants import dynamic_base
 from tested_transformer.specs.rotary_layout.mutants import to_halves
+from tested_transformer.training.auxiliary import auxiliary_loss
 
 from . import right, wrong
 
@@ -78,35 +80,6 @@ def last_alone(d, factor):
 @wrong("ch18.ntk_frequencies", "the angles' base squared")
 def squared(d, factor):
     return (10000.0 * factor**2) ** -(torch.arange(0, d, 2) / d)
-
-
-# --- Positions of a padded batch ------------------------------------------------------------------
-
-right("ch18.positions_of", "running count")(positions_of)
-
-
-@right("ch18.positions_of", "strictly before")
-def strictly_before(real):
-    counts = real.long() @ torch.ones(real.shape[1], real.shape[1], dtype=torch.long).triu(1)
-    return counts.masked_fill(~real, 0)
-
-
-@right("ch18.positions_of", "row by row")
-def row_by_row(real):
-    ids = torch.zeros(real.shape, dtype=torch.long)
-    for row, out in zip(real, ids, strict=True):
-        out[row] = torch.arange(int(row.sum()))
-    return ids
-
-
-@wrong("ch18.positions_of", "the columns, padding included")
-def columns(real):
-    return torch.arange(real.shape[1]).expand(real.shape)
-
-
-@wrong("ch18.positions_of", "padding continues the count")
-def continued(real):
-    return (real.cumsum(1) - 1).clamp(min=0)
 
 
 # --- Dynamic NTK ----------------------------------------------------------------------------------
@@ -276,3 +249,66 @@ right("ch18.alibi_slopes", "the package's")(alibi_slopes)
 @wrong("ch18.alibi_slopes", "1 / 2^h")
 def halves(num_heads):
     return 0.5 ** torch.arange(1, num_heads + 1)
+
+
+# --- xPos -----------------------------------------------------------------------------------------
+
+right("ch18.xpos", "the package's")(apply_xpos)
+
+
+@right("ch18.xpos", "as complex numbers")
+def xpos_as_complex_numbers(
+    x, position_ids, *, of_keys=False, scale_base=512.0, center=0, layout="interleaved"
+):
+    d = x.shape[-1]
+    a, b = (x[..., 0::2], x[..., 1::2]) if layout == "interleaved" else x.chunk(2, -1)
+    i = torch.arange(0, d, 2).double() / d
+    exponent = (position_ids.double() - center) / scale_base * (-1 if of_keys else 1)
+    size = ((i + 0.4) / 1.4) ** exponent[:, None]
+    pairs = torch.complex(a, b) * torch.polar(size, position_ids[:, None] * 10000.0**-i)
+    if layout == "interleaved":
+        return torch.view_as_real(pairs).flatten(-2)
+    return torch.cat((pairs.real, pairs.imag), -1)
+
+
+@wrong("ch18.xpos", "the decay of a pair for its first feature alone")
+def first_feature_alone(
+    x, position_ids, *, of_keys=False, scale_base=512.0, center=0, layout="interleaved"
+):
+    one = apply_xpos(
+        x, position_ids, of_keys=of_keys, scale_base=scale_base, center=center, layout=layout
+    )
+    two = apply_rotary(x, position_ids, layout=layout)
+    if layout == "interleaved":
+        return torch.stack((one[..., 0::2], two[..., 1::2]), -1).flatten(-2)
+    return torch.cat((one.chunk(2, -1)[0], two.chunk(2, -1)[1]), -1)
+
+
+# --- Auxiliary losses -----------------------------------------------------------------------------
+
+right("ch18.auxiliary_loss", "the package's")(auxiliary_loss)
+
+
+@right("ch18.auxiliary_loss", "weights times a matrix of losses")
+def matrix_of_losses(logits, ids, *, progress, extra_weight=0.5):
+    n, k = logits.shape[:2]
+    log_p = logits.log_softmax(-1)
+    losses = [
+        [-log_p[i, j, :, : -j - 1].gather(-1, ids[:, j + 1 :, None]).mean() for j in range(k)]
+        for i in range(n)
+    ]
+    losses = torch.stack([torch.stack(each) for each in losses])  # n K
+    targets = torch.full((k,), extra_weight).to(logits)
+    targets[0] = 1.0
+    layers = [float(i == n or 2 * n * progress < i) for i in range(1, n + 1)]
+    return torch.tensor(layers).to(logits) @ losses @ targets
+
+
+@wrong("ch18.auxiliary_loss", "the sum over the positions")
+def sum_over_positions(logits, ids, *, progress, extra_weight=0.5):
+    return auxiliary_loss(logits, ids, progress=progress, extra_weight=extra_weight) * ids.numel()
+
+
+@wrong("ch18.auxiliary_loss", "the first layer stays, not the last")
+def first_layer_stays(logits, ids, *, progress, extra_weight=0.5):
+    return auxiliary_loss(logits.flip(0), ids, progress=progress, extra_weight=extra_weight)

@@ -1,4 +1,5 @@
-"""Chapter 19's deeper pages: merging, zigzag, the true norm, the order of an epoch, a pipeline's timetable."""
+"""Chapter 19's deeper pages: merging, zigzag, the true norm, the order of an epoch, a pipeline's timetable,
+a part of a layer, tokens that hide communication."""
 
 import math
 
@@ -99,6 +100,44 @@ def late_first(length, rank, world_size):
 def mirrored(length, rank, world_size):
     early, late = zigzag_of_package(length, rank, world_size).view(2, -1)
     return torch.cat((early, late.flip(0)))
+
+
+# --- A sharded linear layer -------------------------------------------------------------------------
+
+
+@right("ch19.fsdp_linear", "worker by worker, lists")
+def fsdp_lists(shards, x, y):
+    whole = torch.cat([*shards])
+    gradients = [(own @ whole.T - target).T @ own for own, target in zip(x, y, strict=True)]
+    return [*(sum(gradients) / len(gradients)).chunk(len(shards))]
+
+
+@right("ch19.fsdp_linear", "by autograd")
+def fsdp_autograd(shards, x, y):
+    weight = shards.detach().flatten(0, 1).requires_grad_()
+    loss = (x @ weight.T - y).square().sum() / 2 / len(shards)
+    return torch.autograd.grad(loss, weight)[0].unflatten(0, shards.shape[:2])
+
+
+@right("ch19.fsdp_linear", "by einsum")
+def fsdp_einsum(shards, x, y):
+    errors = torch.einsum("nbi,msi->nbms", x, shards) - y.unflatten(-1, shards.shape[:2])
+    return torch.einsum("nbms,nbi->msi", errors, x) / len(shards)
+
+
+@wrong("ch19.fsdp_linear", "the loss without its half")
+def fsdp_doubled(shards, x, y):
+    return 2 * fsdp_einsum(shards, x, y)
+
+
+@wrong("ch19.fsdp_linear", "averaged over the examples, too")
+def fsdp_mean(shards, x, y):
+    return fsdp_einsum(shards, x, y) / x.shape[1] / 2
+
+
+@wrong("ch19.fsdp_linear", "the wrong sign")
+def fsdp_downhill(shards, x, y):
+    return -fsdp_einsum(shards, x, y)
 
 
 # --- The true norm --------------------------------------------------------------------------------
@@ -211,3 +250,59 @@ def twice(stages, micro_batches):
 def reversed_batches(stages, micro_batches):
     table = by_rows(stages, micro_batches)
     return torch.where(table >= 0, micro_batches - 1 - table, -1)
+
+
+# --- A part of a layer ----------------------------------------------------------------------------
+
+
+@right("ch19.feed_forward_part", "by slices")
+def part_by_slices(x, w_up, b_up, w_down, b_down, rank, world_size):
+    size = len(b_up) // world_size
+    own = slice(rank * size, (rank + 1) * size)
+    hidden = torch.nn.functional.linear(x, w_up[own], b_up[own]).relu()
+    return torch.nn.functional.linear(hidden, w_down[:, own], b_down if rank == 0 else None)
+
+
+@right("ch19.feed_forward_part", "by views")
+def part_by_views(x, w_up, b_up, w_down, b_down, rank, world_size):
+    rows = w_up.view(world_size, -1, w_up.shape[1])[rank]
+    hidden = (x @ rows.T + b_up.view(world_size, -1)[rank]).clamp(min=0)
+    columns = w_down.view(len(b_down), world_size, -1)[:, rank]
+    return hidden @ columns.T + (rank == 0) * b_down
+
+
+@wrong("ch19.feed_forward_part", "no hidden bias")
+def part_without_bias(x, w_up, b_up, w_down, b_down, rank, world_size):
+    return part_by_slices(x, w_up, torch.zeros_like(b_up), w_down, b_down, rank, world_size)
+
+
+@wrong("ch19.feed_forward_part", "the last worker adds the bias")
+def part_last_bias(x, w_up, b_up, w_down, b_down, rank, world_size):
+    own = part_by_slices(x, w_up, b_up, w_down, torch.zeros_like(b_down), rank, world_size)
+    return own + b_down if rank == world_size - 1 else own
+
+
+# --- Compute and communication --------------------------------------------------------------------
+
+
+@right("ch19.tokens_to_hide", "in one line")
+def tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return (2 * gather_bytes + reduce_bytes) * flops_per_second / (6 * bytes_per_second)
+
+
+@right("ch19.tokens_to_hide", "for a model of a billion")
+def tokens_of_a_billion(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    sent = 1e9 * (2 * gather_bytes + reduce_bytes) / bytes_per_second
+    return torch.tensor(sent / (6e9 / flops_per_second), dtype=torch.float64)
+
+
+@wrong("ch19.tokens_to_hide", "reduced twice")
+def tokens_reduced_twice(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, 2 * reduce_bytes)
+
+
+@wrong("ch19.tokens_to_hide", "two FLOPs backward")
+def tokens_two_backward(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return (
+        6 / 4 * tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
+    )

@@ -35,6 +35,17 @@ def test_saved_on_four_and_loaded_on_two(tmp_path):
         torch.testing.assert_close(found, expected)
 
 
+def test_an_exchange_that_was_interrupted_is_finished(tmp_path):
+    """The old checkpoint has left its name, and the new one does not have it yet."""
+    run_workers(work.resumed, tmp_path, 0, 2, num_workers=2)
+    (tmp_path / "checkpoint").rename(tmp_path / "checkpoint.new")
+    (tmp_path / "checkpoint.old").mkdir()
+    expected, _ = in_one_process(3)
+    for found, *_ in run_workers(work.resumed, tmp_path, 2, 3, num_workers=2):
+        torch.testing.assert_close(found, expected)
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+
+
 @pytest.mark.parametrize(("killed_step", "rank"), [(1, 0), (3, 2)])
 def test_a_run_goes_on_from_its_last_checkpoint(tmp_path, killed_step, rank):
     with pytest.raises(WorkerError, match=f"worker {rank} of 3 ended: SIGKILL"):

@@ -117,7 +117,7 @@ def head_parallel_bytes(
     tokens: NonNegativeInt, d_model: PositiveInt, *, layers: PositiveInt, workers: PositiveInt,
     width: PositiveInt = 4,
 ) -> int:  # fmt: skip
-    """Bytes that a worker sends in a step whose attention is split by heads: two all-reduces of x per layer.
+    """Bytes that a worker sends in a step whose attention is split by heads: two all-reduces of x per attention layer.
 
     One of the output in the forward pass, one of the gradient of the input in the backward pass; a feed-forward
     network split in the same way takes as many again.

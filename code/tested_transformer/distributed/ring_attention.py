@@ -30,9 +30,10 @@ Connected = Where("a call in a worker of a process group", lambda _: dist.is_ini
 def contiguous_shard(
     length: NonNegativeInt, *, rank: NonNegativeInt, world_size: PositiveInt
 ) -> Int[Tensor, " n"]:
-    """The positions of a worker that has one stretch of the sequence; -1, no token, behind its end.
+    """The positions of a worker that has one stretch of the sequence; -1, no token, past its end.
 
-    Under a causal mask worker 0 has next to nothing to do and the last one nearly everything.
+    Under a causal mask the last of many workers computes nearly twice the average, and in each step of the ring
+    some worker has a full block, for which the others wait.
 
     Shapes: -> (n), n even and the same for all workers.
     Raises: TypeError or ValueError that name the argument.
@@ -50,7 +51,8 @@ def zigzag_shard(
 ) -> Int[Tensor, " n"]:
     """The positions of a worker that has one chunk from the front and one from the back; -1 is no token.
 
-    An early chunk sees few keys and a late one many: together every worker has the same to do.
+    An early chunk sees few keys and a late one many: where 2 world_size divides the length, every worker has the same
+    to do, in each step of the ring.
 
     Shapes: -> (n), n even and the same for all workers.
     Raises: TypeError or ValueError that name the argument.

@@ -42,19 +42,23 @@ def shard_model(model: Model, *, units: type[nn.Module] = nn.Linear) -> None:
 
 @checked
 def save_sharded(folder: str | Path, model: Model, optimizer: Optimizer) -> None:
-    """Store model and optimizer, each worker its own part; whoever is interrupted leaves the old folder whole.
+    """Store model and optimizer, each worker its own part; whoever is interrupted leaves a whole checkpoint.
+
+    The parts are written beside the folder, and exchanged with it when all are there. `load_sharded` finishes
+    an exchange that was interrupted.
 
     Raises: TypeError or ValueError that name the argument.
     Source: pytorch.org/docs, torch.distributed.checkpoint.
     """
     folder = Path(folder)
-    new = folder.with_name(f"{folder.name}.new")
+    _finish_exchange(folder)
     parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-    checkpoint.save(parts, checkpoint_id=new)
+    checkpoint.save(parts, checkpoint_id=_beside(folder, "new"))
     if dist.get_rank() == 0:  # all parts are written: save waits for all workers
-        shutil.rmtree(folder, ignore_errors=True)
-        new.rename(folder)
-    dist.barrier()
+        shutil.rmtree(_beside(folder, "old"), ignore_errors=True)
+        if folder.exists():
+            folder.rename(_beside(folder, "old"))
+    _finish_exchange(folder)
 
 
 @checked
@@ -64,6 +68,7 @@ def load_sharded(folder: str | Path, model: Model, optimizer: Optimizer) -> None
     Raises: TypeError or ValueError that name the argument; FileNotFoundError where nothing is stored.
     Source: pytorch.org/docs, torch.distributed.checkpoint.
     """
+    _finish_exchange(Path(folder))
     if not Path(folder, ".metadata").exists():
         raise FileNotFoundError(f"folder: expected a sharded checkpoint, got {folder}")
     parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
@@ -71,3 +76,17 @@ def load_sharded(folder: str | Path, model: Model, optimizer: Optimizer) -> None
     set_state_dict(
         model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
     )
+
+
+def _beside(folder: Path, what: str) -> Path:
+    """Where the next checkpoint is written, or where the last one waits to be deleted."""
+    return folder.with_name(f"{folder.name}.{what}")
+
+
+def _finish_exchange(folder: Path) -> None:
+    """Give a complete new checkpoint its name, where the old one has already left it; all workers wait."""
+    new = _beside(folder, "new")
+    if dist.get_rank() == 0 and not folder.exists() and Path(new, ".metadata").exists():
+        new.rename(folder)
+        shutil.rmtree(_beside(folder, "old"), ignore_errors=True)
+    dist.barrier()

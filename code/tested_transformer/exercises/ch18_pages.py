@@ -1,16 +1,19 @@
-"""Exercises of chapter 18 on its deeper pages: layouts, the relative shift, a memory, orders, buckets, slopes, a schedule."""
+"""Exercises of chapter 18 on its deeper pages: layouts, the relative shift, a memory, orders, buckets, slopes, xPos, auxiliary losses."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from ..specs.alibi.spec import ALIBI_SLOPES
-from ..specs.auxiliary.spec import LAYER_WEIGHTS
+from ..specs.auxiliary.spec import AUXILIARY_LOSS, LAYER_WEIGHTS
 from ..specs.infini_attention.spec import INFINI_ATTENTION
 from ..specs.permutation_masks.spec import PERMUTATION_MASKS
 from ..specs.rotary_layout.spec import TO_HALVES as SPEC_OF_LAYOUTS
 from ..specs.t5_buckets.spec import T5_BIAS
 from ..specs.transformer_xl.spec import RELATIVE_SHIFT
+from ..specs.xpos.spec import XPOS as SPEC_OF_XPOS
 
 TO_HALVES = SPEC_OF_LAYOUTS.narrowed(
     lambda case: True, name="ch18.to_halves", mutants=SPEC_OF_LAYOUTS.mutants, chapter=18, points=1
@@ -93,6 +96,22 @@ SLOPES = ALIBI_SLOPES.narrowed(
     lambda case: True, name="ch18.alibi_slopes", mutants=ALIBI_SLOPES.mutants, chapter=18, points=1
 )
 
+XPOS = SPEC_OF_XPOS.narrowed(
+    lambda case: (
+        not case.is_empty
+        and "base" not in case.arguments
+        and case.arguments["position_ids"].ndim == 1
+        and case.dtype == torch.float64
+    ),
+    name="ch18.xpos",
+    statement="xpos(x, position_ids, *, of_keys=False, scale_base=512.0, center=0, layout='interleaved'): x rotated in its "
+    "layout, and then the two features of pair i of d / 2 times z_i^e for queries, z_i^-e for keys, where z_i = "
+    "(2i/d + 0.4) / 1.4 and e = (position - center) / scale_base. x (B, H, L, d), position_ids (L) -> (B, H, L, d)",
+    mutants=SPEC_OF_XPOS.mutants,
+    chapter=18,
+    points=2,
+)
+
 SCHEDULE = LAYER_WEIGHTS.narrowed(
     lambda case: True,
     name="ch18.layer_weights",
@@ -101,4 +120,16 @@ SCHEDULE = LAYER_WEIGHTS.narrowed(
     points=1,
 )
 
-EXERCISES = (TO_HALVES, SHIFT, MEMORY, ORDERS, BUCKETS, SLOPES, SCHEDULE)
+AUXILIARY = AUXILIARY_LOSS.narrowed(
+    lambda case: (
+        not case.is_empty
+        and case.arguments["logits"].shape[3] > case.arguments["logits"].shape[1]
+        and case.dtype == torch.float64
+    ),
+    name="ch18.auxiliary_loss",
+    mutants=AUXILIARY_LOSS.mutants,
+    chapter=18,
+    points=2,
+)
+
+EXERCISES = (TO_HALVES, SHIFT, MEMORY, ORDERS, BUCKETS, SLOPES, XPOS, SCHEDULE, AUXILIARY)

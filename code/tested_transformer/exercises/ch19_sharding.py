@@ -1,12 +1,12 @@
-"""Exercises of chapter 19, on its page about sharding: the norm of what is spread out, and the order of an epoch."""
+"""Exercises of chapter 19's page about sharding: one linear layer on several workers, and the norm of its gradient."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..specs.parallel.spec import EPOCH_INDICES, GLOBAL_NORM
+from ..specs.parallel.spec import FSDP_LINEAR, GLOBAL_NORM
 
 EXERCISES = (
+    replace(FSDP_LINEAR, name="ch19.fsdp_linear", points=3),
     replace(GLOBAL_NORM, name="ch19.global_norm", points=2),
-    replace(EPOCH_INDICES, name="ch19.epoch_indices", points=2),
 )

@@ -1,21 +1,14 @@
-"""What the workers of chapter 19's page about sharding do: FSDP2 at work, checkpoints, and a worker that dies."""
+"""What the workers of chapter 19's page about sharding do: FSDP2, what is in memory when, and clipping."""
 
 from __future__ import annotations
-
-import os
-import signal
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from ..analysis.parallel_costs import Messages
-from ..distributed.data_parallel import indices_of_worker
-from ..distributed.sharded import load_sharded, save_sharded
 
 EXAMPLES = 24
 
@@ -54,24 +47,34 @@ def shard(model):
     fully_shard(model)
 
 
-def held(model):
-    """How many numbers of the parameters are in this worker's memory now."""
-    parts = (parameter for parameter in model.parameters())
-    return sum(
-        each.to_local().numel() if hasattr(each, "to_local") else each.numel() for each in parts
-    )
+def held(tensors):
+    """How many numbers of some parameters or gradients are in this worker's memory."""
+    count = 0
+    for tensor in tensors:
+        if isinstance(tensor, DTensor):
+            tensor = tensor.to_local()  # this worker's shard
+        count += 0 if tensor is None else tensor.numel()
+    return count
 
 
 def watch():
-    """Numbers in memory: at rest, while each block computes, and at rest again."""
-    model = new_model()
-    whole = held(model)
+    """Parameters and gradients in memory, before, in and after each pass through each block."""
+    model, counts = new_model(), []
     shard(model)
-    counts = [held(model)]
+
+    def note(*_):
+        gradients = [p.grad for p in model.parameters()]
+        counts.append((held(model.parameters()), held(gradients)))
+
     for block in model:
-        block.up_proj.register_forward_hook(lambda *_: counts.append(held(model)))
-    model(data()[0])
-    return whole, [*counts, held(model)]
+        block.up_proj.register_forward_hook(note)
+        block.up_proj.register_full_backward_hook(note)
+    note()
+    loss = model(data()[0].requires_grad_()).square().mean()
+    note()
+    loss.backward()
+    note()
+    return counts
 
 
 def bytes_sent():
@@ -86,67 +89,49 @@ def bytes_sent():
 # --- Training -------------------------------------------------------------------------------------
 
 
-def norm_of_own_shards(model):
-    """The norm of what this worker has of the gradient: not the one to clip by."""
-    parts = [parameter.grad.to_local().flatten() for parameter in model.parameters()]
-    return torch.cat(parts).norm().item()
-
-
-def train(folder, first, last, dies_at=None, victim=1):
-    """Steps `first` to `last - 1`, from the checkpoint if there is one; parameters, and norms.
-
-    Norms: in each step that of the whole gradient, and that of this worker's shards.
-
-    dies_at: the step in which the worker `victim` is killed.
-    """
-    rank, world = dist.get_rank(), dist.get_world_size()
+def train(steps):
+    """The whole parameters after some steps on this worker's part of the examples."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     model, (x, y) = new_model(), data()
     shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    if first:
-        load_sharded(Path(folder, "checkpoint"), model, optimizer)
-    norms = []
-    for step in range(first, last):
-        own = indices_of_worker(EXAMPLES, rank=rank, world_size=world, epoch=step)
+    for _ in range(steps):
         optimizer.zero_grad()
-        (model(x[own]) - y[own]).square().mean().backward()
-        own_norm = norm_of_own_shards(model)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # of all workers' shards
-        norms.append((norm.full_tensor().item(), own_norm))
-        if step == dies_at and rank == victim:
-            os.kill(os.getpid(), signal.SIGKILL)
+        (model(x[rank::world_size]) - y[rank::world_size]).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
-        save_sharded(Path(folder, "checkpoint"), model, optimizer)
-    return [parameter.full_tensor().detach() for parameter in model.parameters()], norms
+    return [parameter.full_tensor().detach() for parameter in model.parameters()]
 
 
 def train_alone(steps):
-    """One process, the whole batch: every epoch's order has all 24 examples."""
+    """One process, the whole model and all examples."""
     model, (x, y) = new_model(), data()
-    optimizer, norms = torch.optim.AdamW(model.parameters(), lr=0.01), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()], norms
+    return [parameter.detach() for parameter in model.parameters()]
 
 
-# --- Checkpoints, in plain PyTorch ----------------------------------------------------------------
+# --- Clipping -------------------------------------------------------------------------------------
 
 
-def save(folder, model, optimizer):
-    """Each worker writes its own parts, to files of its own."""
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    parts = {"model": model_state, "optimizer": optimizer_state}
-    checkpoint.save(parts, checkpoint_id=folder)
+def clip_own_shards(parameters, max_norm):
+    """The bug: each worker clips by the norm of what it has."""
+    parts = [parameter.grad.to_local() for parameter in parameters]
+    norm = torch.cat([part.flatten() for part in parts]).norm()
+    for part in parts:
+        part *= min(1.0, max_norm / norm.item())
 
 
-def load(folder, model, optimizer):
-    """Each worker reads what belongs to its own parts, from whichever file has it."""
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    parts = {"model": model_state, "optimizer": optimizer_state}
-    checkpoint.load(parts, checkpoint_id=folder)  # in place
-    set_state_dict(
-        model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
-    )
+def clipped_gradient(clip):
+    """The norm of this worker's shards, and the whole gradient in one vector, clipped to 0.5."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model, (x, y) = new_model(), data()
+    shard(model)
+    (model(x[rank::world_size]) - y[rank::world_size]).square().mean().backward()
+    own = torch.cat([p.grad.to_local().flatten() for p in model.parameters()]).norm().item()
+    clip([*model.parameters()], 0.5)
+    return own, torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..analysis.parallel_costs import Messages
 from ..data import Vocabulary, make_batch, number_pair
@@ -14,7 +14,7 @@ from ..minimal import Transformer
 from ..special_tokens import PAD
 
 EQUAL = (21, 32, 43, 54, 65, 76, 87, 98)  # "twenty one", ...: three target tokens each, with EOS
-RAGGED = (7, 20, 84, 5, 61, 342, 765, 123_456)  # two per worker: 2 target tokens to 12
+RAGGED = (7, 20, 84, 5, 61, 342, 765, 123_456)  # two per worker, of 2 to 12 target tokens
 PAIRS = [
     number_pair([number]) for number in (*range(1, 100), 999_999)
 ]  # every word of every number
@@ -25,7 +25,7 @@ TARGET = Vocabulary.of(pair.target for pair in PAIRS)
 # --- The model and its loss -----------------------------------------------------------------------
 
 
-def new_model(seed):
+def new_model(seed=0):
     """Chapter 9's Transformer, small, in float64."""
     torch.manual_seed(seed)
     return Transformer(
@@ -52,7 +52,13 @@ def mean_loss(model, numbers):
     return loss / tokens
 
 
-# --- All-reduce, and training with it -------------------------------------------------------------
+def own_examples(numbers):
+    """This worker's two."""
+    rank = dist.get_rank()
+    return numbers[2 * rank : 2 * rank + 2]
+
+
+# --- All-reduce -----------------------------------------------------------------------------------
 
 
 def all_reduce(x):
@@ -74,136 +80,114 @@ def all_reduce(x):
 
 def sum_gradients(model):
     """Afterward each worker's gradients are the sum of all workers' gradients."""
-    gradients = [parameter.grad for parameter in model.parameters()]
-    bucket = torch.cat([gradient.flatten() for gradient in gradients])  # one long message
-    all_reduce(bucket)
-    sizes = [gradient.numel() for gradient in gradients]
-    for gradient, total in zip(gradients, bucket.split(sizes), strict=True):
-        gradient.copy_(total.view_as(gradient))
+    vector = parameters_to_vector(p.grad for p in model.parameters())
+    all_reduce(vector)
+    vector_to_parameters(vector, [p.grad for p in model.parameters()])
 
 
-def average_gradients(model):
-    """Afterward each worker's gradients are the mean of all workers' gradients."""
+def divide_gradients(model, number):
+    """All gradients, divided by one number."""
+    for parameter in model.parameters():
+        parameter.grad /= number
+
+
+def tokens_of_all(own):
+    """The number of target tokens of all workers, from this worker's own."""
+    total = torch.tensor(own)
+    dist.all_reduce(total)  # PyTorch's, of one number
+    return total
+
+
+# --- Three gradients ------------------------------------------------------------------------------
+
+
+def version_a(model, examples):
+    """The sum of the gradients of the workers' mean losses."""
+    mean_loss(model, examples).backward()
     sum_gradients(model)
-    for parameter in model.parameters():
-        parameter.grad /= dist.get_world_size()
 
 
-def broadcast_parameters(model):
-    """All workers get the parameters of worker 0."""
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, src=0)
+def version_b(model, examples):
+    """The same sum, divided by the number of workers."""
+    mean_loss(model, examples).backward()
+    sum_gradients(model)
+    divide_gradients(model, dist.get_world_size())
+
+
+def version_c(model, examples):
+    """The sum of the gradients of the workers' summed losses, divided by all tokens."""
+    loss, own = summed_loss(model, examples)
+    loss.backward()
+    sum_gradients(model)
+    divide_gradients(model, tokens_of_all(own))
+
+
+def accumulated(model, examples):
+    """Version C with one example per micro-batch."""
+    own = 0
+    for example in examples:
+        loss, tokens = summed_loss(model, [example])
+        loss.backward()  # adds to the gradients
+        own += tokens
+    sum_gradients(model)
+    divide_gradients(model, tokens_of_all(own))
+
+
+def gradient_of(version, numbers):
+    """This worker's gradient after one version of the program, as one vector."""
+    model = new_model()
+    version(model, own_examples(numbers))
+    return parameters_to_vector(p.grad for p in model.parameters())
+
+
+def gradient_alone(numbers):
+    """The gradient of one process with all numbers in one batch."""
+    model = new_model()
+    mean_loss(model, numbers).backward()
+    return parameters_to_vector(p.grad for p in model.parameters())
+
+
+# --- Training -------------------------------------------------------------------------------------
 
 
 def train_by_hand(steps):
-    """This worker's parameters after some steps on its part of the batch."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = new_model(seed=rank)
-    broadcast_parameters(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    """This worker's parameters after some steps of version C."""
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
-        mean_loss(model, EQUAL[rank::world_size]).backward()
-        average_gradients(model)
+        version_c(model, own_examples(RAGGED))
         optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()]
+    return parameters_to_vector(model.parameters()).detach()
 
 
 def train_with_ddp(steps):
     """The same with PyTorch's DistributedDataParallel."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = DistributedDataParallel(new_model(seed=rank))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model = DistributedDataParallel(new_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
-        mean_loss(model, EQUAL[rank::world_size]).backward()
+        loss, own = summed_loss(model, own_examples(RAGGED))
+        (dist.get_world_size() * loss / tokens_of_all(own)).backward()  # all-reduce, and / N
         optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()]
+    return parameters_to_vector(model.parameters()).detach()
 
 
-def train_alone(steps, numbers=EQUAL):
+def train_alone(steps):
     """One process, the whole batch."""
-    model = new_model(seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
-        mean_loss(model, numbers).backward()
+        mean_loss(model, RAGGED).backward()
         optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()]
+    return parameters_to_vector(model.parameters()).detach()
 
 
 def bytes_sent():
-    """What this worker sends in one step of `train_by_hand`, counted."""
-    model = new_model(seed=0)
+    """What this worker sends to sum the gradients of one step, counted."""
+    model = new_model()
     mean_loss(model, EQUAL).backward()
     with Messages() as messages:
-        average_gradients(model)
+        sum_gradients(model)
     return messages.total
-
-
-# --- Examples of different lengths ----------------------------------------------------------------
-
-
-def version_a(model, numbers):
-    """The sum of the workers' gradients."""
-    mean_loss(model, numbers).backward()
-    sum_gradients(model)
-
-
-def version_b(model, numbers):
-    """The mean of the workers' gradients."""
-    mean_loss(model, numbers).backward()
-    average_gradients(model)
-
-
-def correct_backward(model, micro_batches):
-    """The gradient of the mean over the tokens of all micro-batches of all workers."""
-    own = sum(batch(numbers).num_tokens for numbers in micro_batches)
-    tokens = torch.tensor(float(own))
-    dist.all_reduce(tokens)  # PyTorch's: now the tokens of all workers
-    for numbers in micro_batches:
-        loss, _ = summed_loss(model, numbers)
-        (dist.get_world_size() * loss / tokens).backward()  # adds to the gradients
-    average_gradients(model)
-
-
-def version_c(model, numbers):
-    """The same, with one number per micro-batch."""
-    correct_backward(model, [[number] for number in numbers])
-
-
-def train_step(model, optimizer, micro_batches):
-    """One step of this worker, on micro-batches of any lengths."""
-    optimizer.zero_grad()
-    correct_backward(model, micro_batches)
-    optimizer.step()
-
-
-def train_ragged(steps):
-    """This worker's parameters after some steps on its two numbers, each a micro-batch."""
-    rank = dist.get_rank()
-    model = new_model(seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(steps):
-        train_step(model, optimizer, [[n] for n in RAGGED[2 * rank : 2 * rank + 2]])
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def gradient_of(version, numbers):
-    """Every worker runs a version on its two numbers; the gradient, in one vector."""
-    rank = dist.get_rank()
-    model = new_model(seed=0)
-    version(model, numbers[2 * rank : 2 * rank + 2])
-    return parameters_to_vector(parameter.grad for parameter in model.parameters())
-
-
-def gradients_of(versions, numbers):
-    """Of several versions, one after the other."""
-    return [gradient_of(version, numbers) for version in versions]
-
-
-def gradient_alone(numbers):
-    """One process, all numbers in one batch."""
-    model = new_model(seed=0)
-    mean_loss(model, numbers).backward()
-    return parameters_to_vector(parameter.grad for parameter in model.parameters())

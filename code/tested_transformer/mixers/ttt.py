@@ -46,7 +46,8 @@ def primal_ttt(
     The loss of a token is |f(k) - v|^2 / 2, with f(x) = x W, or x + LN(x W) with a norm. Its error, the
     gradient by k W, is taken where the token's mini-batch of batch_size tokens began: so they can be computed side
     by side. A call ends its last mini-batch; a text in several calls is one call if all but the last have
-    multiples of batch_size.
+    multiples of batch_size. These are the equations of the paper: its released code also multiplies what token i of a
+    mini-batch reads by 1/i plus a learned number, a mean of the steps in place of their sum.
 
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), step_size (B, H, L), state (B, H, d, dv), the W
         before the first token, 0 by default -> (B, H, L, dv), and W after the last token.

@@ -35,8 +35,8 @@ def constant(lengths, base, d, trained, factor):
     "dynamic NTK below the trained length",
     rejected_by="a short text keeps its base",
     symptom="Served with a smaller limit than it was trained for, a model returns NaN.",
-    cause="The stretch falls below 1 and then below 0; a negative number has no such power.",
-    seen="vllm-project/vllm pull request 52675",
+    cause="The stretch falls below 1 and then below 0, where Python's power is a complex number.",
+    seen="vllm-project/vllm issue 52665",
 )
 def below(lengths, base, d, trained, factor):
     """Without the condition."""
@@ -49,7 +49,7 @@ def below(lengths, base, d, trained, factor):
     rejected_by="each text has its own base",
     symptom="A short text gives other answers when a long one is in its batch.",
     cause="One factor is computed from the length of the padded batch.",
-    seen="QwenLM/Qwen issue 401",
+    seen="transformers, dynamic_frequency_update; asked about in QwenLM/Qwen issue 401",
 )
 def longest(lengths, base, d, trained, factor):
     """Of the longest text."""

@@ -6,7 +6,15 @@ import torch
 
 from ...distributed.ring_attention import contiguous_shard
 from ..mistakes import mistake
-from .right import epoch_indices, epoch_order, merge_outputs, timetable
+from .right import (
+    epoch_indices,
+    epoch_order,
+    feed_forward_part,
+    fsdp_linear,
+    merge_outputs,
+    timetable,
+    tokens_to_hide,
+)
 
 
 @mistake(
@@ -123,7 +131,7 @@ def merge_overflows(output, lse, other_output, other_lse):
 @mistake(
     "the log-sum-exps are added",
     rejected_by="two equal halves: ln 2 more",
-    symptom="The first merge looks right; the third block already gets a wrong weight.",
+    symptom="With weights by a sigmoid the first merge looks right; the third block gets a wrong weight.",
     cause="log(a) + log(b) is the logarithm of the product. The new one is log(a + b): logaddexp.",
     seen="zhuzilin/ring-flash-attention issue 20",
 )
@@ -178,8 +186,8 @@ def merge_nothing(output, lse, other_output, other_lse):
 @mistake(
     "one stretch per worker",
     rejected_by="the workers have equally many causal scores",
-    symptom="Under a causal mask worker 0 waits for the last worker nearly all the time.",
-    cause="The tokens in order: the last worker's queries see nearly all keys, the first one's nearly none.",
+    symptom="Under a causal mask most workers wait in every step; a step takes up to twice as long as with zigzag.",
+    cause="The tokens in order: in each step some worker's queries see all keys, and others' see none.",
     seen="zhuzilin/ring-flash-attention issue 2",
 )
 def contiguous(length, rank, world_size):
@@ -233,6 +241,56 @@ def beyond(length, rank, world_size):
     size = -(-length // (2 * world_size))
     chunks = torch.tensor([[rank], [2 * world_size - 1 - rank]])
     return (chunks * size + torch.arange(size)).flatten()
+
+
+def linear_gradients(weights, x, y):
+    """The gradient of each worker's loss with respect to its whole layer, (N, out, in)."""
+    return (x @ weights.mT - y).mT @ x
+
+
+@mistake(
+    "each worker computes with its own rows alone",
+    rejected_by="perfect predictions have the gradient 0",
+    symptom="The outputs are those of another layer; nothing is raised where the shapes fit.",
+    cause="Nothing was gathered: a worker needs the rows of all workers to compute its outputs.",
+)
+def not_gathered(shards, x, y):
+    workers = len(shards)
+    own = shards.repeat(1, workers, 1)  # the own rows in place of all others
+    return linear_gradients(own, x, y).mean(0).view_as(shards)
+
+
+@mistake(
+    "the part of the gradient that belongs to another worker",
+    rejected_by="worker r keeps the gradient of its own rows",
+    symptom="Training goes on, and each worker updates its rows by the gradient of other rows.",
+    cause="A reduce-scatter gives part r to worker r: split it as the parameters were split.",
+)
+def other_part(shards, x, y):
+    return fsdp_linear(shards, x, y).roll(1, 0)
+
+
+@mistake(
+    "each worker keeps the gradient of its own examples",
+    rejected_by="the examples of all workers count",
+    symptom="Every worker trains its rows on its own examples only: most of the batch is lost.",
+    cause="The gradients were split, but not reduced: the workers' gradients must be averaged first.",
+)
+def not_reduced(shards, x, y):
+    workers = len(shards)
+    whole = shards.flatten(0, 1).expand(workers, -1, -1)
+    each = linear_gradients(whole, x, y).view(workers, *shards.shape)
+    return each[torch.arange(workers), torch.arange(workers)]
+
+
+@mistake(
+    "the sum of the workers' gradients",
+    rejected_by="equal examples on all workers: the gradient of one",
+    symptom="With four workers the gradient is four times too large.",
+    cause="Each worker's loss is that of its own examples: FSDP averages the gradients.",
+)
+def summed_over_workers(shards, x, y):
+    return len(shards) * fsdp_linear(shards, x, y)
 
 
 @mistake(
@@ -387,3 +445,88 @@ def not_emptied(stages, micro_batches):
 )
 def backward(stages, micro_batches):
     return timetable(stages, micro_batches).flip(0)
+
+
+@mistake(
+    "the output bias on every worker",
+    rejected_by="the parts add up to the layer",
+    symptom="The output is off by the bias, as many times as there are further workers. Without biases all is right.",
+    cause="The sum over the workers adds every part's bias. Add it once, or after the sum.",
+    seen="huggingface/text-generation-inference issue 1036; awslabs/slapo issue 10",
+)
+def bias_everywhere(x, w_up, b_up, w_down, b_down, rank, world_size):
+    part = feed_forward_part(x, w_up, b_up, w_down, b_down, rank, world_size)
+    return part if rank == 0 else part + b_down
+
+
+@mistake(
+    "the whole layer on every worker",
+    rejected_by="the parts add up to the layer",
+    symptom="The output is as many times too large as there are workers, and no worker computes less.",
+    cause="Each worker has some of the hidden features: its rows of the first matrix, its columns of the second.",
+)
+def whole_layer(x, w_up, b_up, w_down, b_down, rank, world_size):
+    return feed_forward_part(x, w_up, b_up, w_down, b_down, 0, 1)
+
+
+@mistake(
+    "every worker the first features",
+    rejected_by="the parts add up to the layer",
+    symptom="All workers compute the same part; other features are missing.",
+    cause="The part depends on the rank.",
+)
+def first_features(x, w_up, b_up, w_down, b_down, rank, world_size):
+    part = feed_forward_part(x, w_up, b_up, w_down, b_down, 0, world_size)
+    return part if rank == 0 else part - b_down
+
+
+@mistake(
+    "rows and columns of different features",
+    rejected_by="the parts add up to the layer",
+    symptom="All shapes fit, and the output is wrong.",
+    cause="The columns of the second matrix must be those of the features that the worker has computed.",
+)
+def strided_rows(x, w_up, b_up, w_down, b_down, rank, world_size):
+    hidden = (x @ w_up[rank::world_size].mT + b_up[rank::world_size]).relu()
+    output = hidden @ w_down.chunk(world_size, dim=1)[rank].mT
+    return output + b_down if rank == 0 else output
+
+
+@mistake(
+    "one gather of the parameters",
+    rejected_by="gathered twice, reduced once",
+    symptom="The estimate needs too few tokens.",
+    cause="Parameters are freed after the forward pass of a block, and gathered again for its backward pass.",
+)
+def gathered_once(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes / 2, reduce_bytes)
+
+
+@mistake(
+    "only the forward pass computes",
+    rejected_by="six FLOPs for each parameter and token",
+    symptom="The estimate needs three times as many tokens.",
+    cause="2 FLOPs per parameter and token in the forward pass, and 4 in the backward pass.",
+)
+def forward_only(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return 3 * tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
+
+
+@mistake(
+    "bits taken for bytes",
+    rejected_by="six FLOPs for each parameter and token",
+    symptom="The estimate is wrong by a factor of 8.",
+    cause="Networks are sold in bits per second: 400 Gb/s are 50 GB/s.",
+)
+def bits(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return 8 * tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
+
+
+@mistake(
+    "network over compute",
+    rejected_by="a network twice as fast needs half the tokens",
+    symptom="A faster network seems to need more tokens.",
+    cause="Compute grows with the tokens and must reach the time of the communication.",
+)
+def upside_down(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    return 6 * bytes_per_second / flops_per_second / (2 * gather_bytes + reduce_bytes)

@@ -36,6 +36,12 @@ def zigzag_positions(length, rank, world_size):
     return zigzag_shard(length, rank=rank, world_size=world_size)
 
 
+def fsdp_linear(shards, x, y):
+    """The whole layer on each worker, the mean of all gradients, and each worker's part of it."""
+    errors = x @ shards.flatten(0, 1).mT - y  # N B out
+    return (errors.mT @ x).mean(0).view_as(shards)
+
+
 def global_norm(sharded, replicated):
     """The root of all squares."""
     return (sharded.square().sum() + replicated.square().sum()).sqrt()
@@ -54,3 +60,16 @@ def timetable(stages, micro_batches):
     """Stage s computes micro-batch t - s at time t."""
     numbers = torch.arange(micro_batches + stages - 1) - torch.arange(stages)[:, None]
     return numbers.where((numbers >= 0) & (numbers < micro_batches), -1)
+
+
+def feed_forward_part(x, w_up, b_up, w_down, b_down, rank, world_size):
+    """Some of the hidden features; worker 0 adds the output's bias."""
+    rows, bias = w_up.chunk(world_size)[rank], b_up.chunk(world_size)[rank]
+    output = (x @ rows.mT + bias).relu() @ w_down.chunk(world_size, dim=1)[rank].mT
+    return output + b_down if rank == 0 else output
+
+
+def tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    """Bytes and FLOPs per parameter."""
+    seconds = (2 * gather_bytes + reduce_bytes) / bytes_per_second
+    return seconds * flops_per_second / 6

@@ -11,7 +11,14 @@ from ..compare import Problem, compare
 from ..mistakes import mistakes
 from ..spec import UNTOUCHED, Case, Check, Run, Spec
 from . import mutants
-from .right import epoch_order, global_norm, merge_outputs, ring_step
+from .right import (
+    epoch_order,
+    feed_forward_part,
+    fsdp_linear,
+    global_norm,
+    merge_outputs,
+    ring_step,
+)
 
 # --- A ring, and how much a micro-batch counts ------------------------------------------------------
 
@@ -377,6 +384,120 @@ ZIGZAG_POSITIONS = Spec(
 # --- The true norm, and who reads what in an epoch ---------------------------------------------------
 
 
+def _fsdp_reference(shards: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Example by example: error times input, averaged over the workers, split by rows."""
+    whole = np.concatenate([*shards])
+    total = np.zeros(whole.shape, np.longdouble)
+    for inputs, targets in zip(x, y, strict=True):
+        for one, target in zip(inputs, targets, strict=True):
+            total += np.outer(whole @ one - target, one)
+    return (total / len(shards)).reshape(shards.shape)
+
+
+def _fsdp_cases(rng: np.random.Generator) -> list[Case]:
+
+    def case(label, workers, rows, inputs, examples, dtype=torch.float64) -> Case:
+        sizes = {
+            "shards": (workers, rows, inputs),
+            "x": (workers, examples, inputs),
+            "y": (workers, examples, workers * rows),
+        }
+        return Case(label, {name: rng.normal(size=size) for name, size in sizes.items()}, dtype)
+
+    return [
+        case("two workers, one row each", 2, 1, 2, 1),
+        case("two workers, three rows each", 2, 3, 2, 4),
+        case("four workers", 4, 2, 3, 2),
+        case("float32", 3, 2, 4, 5, torch.float32),
+    ]
+
+
+def _whole_numbers(case: Case) -> dict[str, np.ndarray]:
+    """The case in small integers, all different from 0, and what the layer predicts there."""
+    shards, x = (np.rint(3 * case.arguments[name]) + 0.0 for name in ("shards", "x"))
+    x[x == 0] = 1.0
+    return {"shards": shards, "x": x, "y": x @ np.concatenate([*shards]).T}
+
+
+def _perfect(run: Run, case: Case) -> Problem | None:
+    found = run.value(case, **_whole_numbers(case))
+    return compare(
+        np.zeros_like(found), found, 0.0, "where y is what the layer predicts, the gradient"
+    )
+
+
+def _own_rows(run: Run, case: Case) -> Problem | None:
+    """Only the first output is wrong: only worker 0 has a gradient."""
+    given = _whole_numbers(case)
+    given["y"][..., 0] += 1.0
+    others = run.value(case, **given)[1:]
+    return compare(
+        np.zeros_like(others),
+        others,
+        0.0,
+        "with an error in worker 0's first row only, the gradient of the others",
+    )
+
+
+def _all_count(run: Run, case: Case) -> Problem | None:
+    """Worker 0's examples are 0: what its rows learn comes from the others."""
+    x = case.arguments["x"].copy()
+    x[0] = 0.0
+    if np.any(run.value(case, x=x)[0]):
+        return None
+    return Problem(
+        "a gradient from the other workers' examples", "0 on worker 0, whose own inputs are 0"
+    )
+
+
+def _equal_examples(run: Run, case: Case) -> Problem | None:
+    same = {
+        name: np.repeat(case.arguments[name][:1], len(case.arguments[name]), 0) for name in "xy"
+    }
+    expected, slack = run.expected(case, **same)
+    found = run.value(case, **same)
+    return compare(expected, found, slack, "with worker 0's examples on every worker, the gradient")
+
+
+FSDP_LINEAR = Spec(
+    name="fsdp_linear",
+    statement="fsdp_linear(shards, x, y): the gradients of a sharded linear layer without bias. Of its weight W, worker r "
+    "stores the rows shards[r]: shards (N, rows, in). It has the examples x[r] (B, in) with the targets y[r] (B, N * rows), "
+    "and its loss is half the sum of the squared errors of x[r] @ W.T. The gradients are averaged over the workers "
+    "-> for each worker the gradient of its own rows: a list of N tensors (rows, in), or one tensor (N, rows, in)",
+    required=("shards", "x", "y"),
+    reference=_fsdp_reference,
+    baseline=fsdp_linear,
+    differentiable=False,
+    read=lambda answer, arguments: torch.stack([*answer]),
+    cases=_fsdp_cases,
+    checks=(
+        Check(
+            "perfect predictions have the gradient 0",
+            "To compute its outputs a worker needs the rows of all workers: gather them.",
+            _perfect,
+        ),
+        Check(
+            "worker r keeps the gradient of its own rows",
+            "The gradient is split by rows, as the weight is.",
+            _own_rows,
+        ),
+        Check(
+            "the examples of all workers count",
+            "Average the whole gradients over the workers, then split.",
+            _all_count,
+        ),
+        Check(
+            "equal examples on all workers: the gradient of one",
+            "The workers' gradients are averaged, not summed.",
+            _equal_examples,
+        ),
+    ),
+    mutants=mistakes(mutants.not_gathered, mutants.other_part, mutants.not_reduced, mutants.summed_over_workers),
+    chapter=19,
+)  # fmt: skip
+
+
 def _norm_reference(sharded: np.ndarray, replicated: np.ndarray) -> np.ndarray:
     """Number by number."""
     total = np.longdouble(0)
@@ -623,5 +744,187 @@ TIMETABLE = Spec(
         ),
     ),
     mutants=mistakes(mutants.at_once, mutants.one_at_a_time, mutants.not_emptied, mutants.backward),
+    chapter=19,
+)
+
+
+# --- A part of a layer ------------------------------------------------------------------------------
+
+
+def _part_reference(x, w_up, b_up, w_down, b_down, rank, world_size):
+    """Feature by feature."""
+    own = len(b_up) // world_size
+    output = np.zeros((len(x), len(b_down)), x.dtype)
+    for feature in range(rank * own, (rank + 1) * own):
+        hidden = np.maximum(x @ w_up[feature] + b_up[feature], 0)
+        output += hidden[:, None] * w_down[:, feature]
+    return output + b_down if rank == 0 else output
+
+
+def _part_cases(rng: np.random.Generator) -> list[Case]:
+
+    def case(label, length, width, hidden, rank, workers, dtype=torch.float64) -> Case:
+        shapes = {"x": (length, width), "w_up": (hidden, width), "b_up": (hidden,)}
+        shapes |= {"w_down": (width, hidden), "b_down": (width,)}
+        arguments = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        return Case(label, {**arguments, "rank": rank, "world_size": workers}, dtype)
+
+    return [
+        case("two workers, the first", 3, 2, 4, 0, 2),
+        case("two workers, the second", 3, 2, 4, 1, 2),
+        case("four workers", 2, 3, 8, 2, 4),
+        case("one worker", 2, 3, 4, 0, 1),
+        case("float32", 3, 4, 6, 1, 3, torch.float32),
+    ]
+
+
+def _parts_add_up(run: Run, case: Case) -> Problem | None:
+    workers = range(case.arguments["world_size"])
+    parts = [run.value(case, rank=rank) for rank in workers]
+    expected, slack = run.expected(case, rank=0, world_size=1)
+    scale = (
+        4 * len(workers) * torch.finfo(case.dtype).eps * max(np.abs(each).max() for each in parts)
+    )
+    return compare(
+        expected,
+        sum(parts),
+        (len(workers) + 1) * float(slack) + scale,
+        "the sum of all workers' parts",
+    )
+
+
+def _own_features(run: Run, case: Case) -> Problem | None:
+    """Other numbers in the rows and columns of the other workers change nothing."""
+    own = len(case.arguments["b_up"]) // case.arguments["world_size"]
+    others = np.arange(len(case.arguments["b_up"])) // own != case.arguments["rank"]
+    changed = {name: case.arguments[name].copy() for name in ("w_up", "b_up", "w_down")}
+    changed["w_up"][others] += 1
+    changed["b_up"][others] += 1
+    changed["w_down"][:, others] += 1
+    before, after = run.value(case), run.value(case, **changed)
+    return compare(
+        before, after, 0.0, "with other numbers in the other workers' features, the part"
+    )
+
+
+FEED_FORWARD_PART = Spec(
+    name="feed_forward_part",
+    statement="feed_forward_part(x, w_up, b_up, w_down, b_down, rank, world_size): what one of N = world_size workers "
+    "contributes to the feed-forward network relu(x w_up^T + b_up) w_down^T + b_down. x (L, D), w_up (F, D), b_up (F), "
+    "w_down (D, F), b_down (D), F a multiple of N. Worker r has hidden features r F/N to (r + 1) F/N - 1, and worker 0 "
+    "adds b_down; the sum over all workers is the network's output -> (L, D)",
+    required=("x", "w_up", "b_up", "w_down", "b_down", "rank", "world_size"),
+    reference=_part_reference,
+    baseline=feed_forward_part,
+    cases=_part_cases,
+    checks=(
+        Check(
+            "the parts add up to the layer",
+            "The sum over the workers is the output of the whole network, biases included, once each.",
+            _parts_add_up,
+        ),
+        Check(
+            "a worker needs its own features only",
+            "The rows and columns of other workers are not there on this one.",
+            _own_features,
+            when=lambda case: case.arguments["world_size"] > 1,
+        ),
+    ),
+    mutants=mistakes(
+        mutants.bias_everywhere, mutants.whole_layer, mutants.first_features, mutants.strided_rows
+    ),
+    chapter=19,
+)
+
+
+# --- Compute and communication ----------------------------------------------------------------------
+
+
+def _tokens_reference(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
+    """Seconds of communication over seconds of compute per token, both for one parameter."""
+    communication = (gather_bytes + gather_bytes + reduce_bytes) / bytes_per_second
+    forward, backward = 2, 4
+    return np.float64(communication / ((forward + backward) / flops_per_second))
+
+
+def _tokens_cases(rng: np.random.Generator) -> list[Case]:
+    names = ("flops_per_second", "bytes_per_second", "gather_bytes", "reduce_bytes")
+    rows = [
+        ("an H100 and eight network cards", 3e14, 4e11, 2, 4),
+        ("everything in 4 bytes", 3e14, 4e11, 4, 4),
+        ("gathered in 1 byte", 6e14, 2e11, 1, 4),
+        ("small numbers", 6.0, 1.0, 3, 5),
+        ("at random", *(float(n) for n in rng.uniform(1, 9, size=4))),
+    ]
+    return [Case(label, dict(zip(names, numbers, strict=True))) for label, *numbers in rows]
+
+
+def _tokens_of(run: Run, case: Case, **changes) -> float:
+    return float(run.value(case, **changes))
+
+
+def _faster_network(run: Run, case: Case) -> Problem | None:
+    slow = _tokens_of(run, case)
+    fast = _tokens_of(run, case, bytes_per_second=2 * case.arguments["bytes_per_second"])
+    return compare(
+        np.float64(slow / 2),
+        np.float64(fast),
+        1e-12 * slow,
+        "on a network twice as fast, the tokens",
+    )
+
+
+def _twice_and_once(run: Run, case: Case) -> Problem | None:
+    gathers = _tokens_of(run, case, gather_bytes=1, reduce_bytes=0)
+    reduces = _tokens_of(run, case, gather_bytes=0, reduce_bytes=1)
+    return compare(
+        np.float64(2 * reduces), np.float64(gathers), 1e-12 * reduces, "with gathers alone, the tokens"
+    )  # fmt: skip
+
+
+def _six(run: Run, case: Case) -> Problem | None:
+    found = _tokens_of(
+        run, case, flops_per_second=6.0, bytes_per_second=1.0, gather_bytes=0, reduce_bytes=1
+    )
+    return compare(
+        np.float64(1.0),
+        np.float64(found),
+        1e-12,
+        "at 6 FLOPs and 1 byte per second, for 1 byte, the tokens",
+    )
+
+
+TOKENS_TO_HIDE = Spec(
+    name="tokens_to_hide",
+    statement="tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes): how many tokens a GPU needs "
+    "in a pass so that its compute takes as long as FSDP's communication. Per parameter, FSDP gathers gather_bytes for "
+    "the forward pass and again for the backward pass, and reduces reduce_bytes of gradients once. Count 2 FLOPs per "
+    "parameter and token in the forward pass and 4 in the backward pass, and leave out attention -> a number",
+    required=("flops_per_second", "bytes_per_second", "gather_bytes", "reduce_bytes"),
+    reference=_tokens_reference,
+    differentiable=False,
+    read=lambda answer, arguments: torch.tensor(float(answer), dtype=torch.float64),
+    usual=(),
+    cases=_tokens_cases,
+    checks=(
+        Check(
+            "a network twice as fast needs half the tokens",
+            "Compute takes as long as communication: FLOPs over FLOPs per second = bytes over bytes per second.",
+            _faster_network,
+        ),
+        Check(
+            "gathered twice, reduced once",
+            "One all-gather in the forward pass, one in the backward pass, and one reduce-scatter.",
+            _twice_and_once,
+        ),
+        Check(
+            "six FLOPs for each parameter and token",
+            "2 in the forward pass and 4 in the backward pass, for each token.",
+            _six,
+        ),
+    ),
+    mutants=mistakes(
+        mutants.gathered_once, mutants.forward_only, mutants.bits, mutants.upside_down
+    ),
     chapter=19,
 )

@@ -46,7 +46,7 @@ class MaskFormula(Formula):
 @mistake(
     "& for |",
     rejected_by="functional tokens are no context",
-    symptom="Perplexity in the hundreds: what is to be predicted is visible to every token.",
+    symptom="Separators and padding are context for every token, also for those that come before them in the order.",
     cause="Hidden is what is predicted and functional, where it should be what is predicted or functional; hardly a "
     "token is both, and all others are context.",
     seen="huggingface/transformers issue 6812, pull request 8409",

@@ -68,7 +68,8 @@ class ReadBeforeStep(TttFormula):
     rejected_by="a step of 0 skips a token",
     symptom="Dual and primal form disagree, unless all step sizes are equal.",
     cause="The matrix Q K^T is scaled by rows; the step sizes belong to its columns, the keys.",
-    seen="the question of test-time-training/ttt-lm-jax issue 16: is eta a vector or a matrix?",
+    seen="not in released code: the matrix eta asked about in test-time-training/ttt-lm-jax issue 16 keeps the writer's "
+    "step size, and has one more factor, of the token that reads",
     of="ttt_linear",
 )
 class StepOfReader(TttFormula):

@@ -71,7 +71,7 @@ class SameSign(XPosFormula):
 @mistake(
     "a decay that is not centered",
     rejected_by="at the center nothing is scaled",
-    symptom="The same scores in float32; in half precision long texts overflow in the keys.",
+    symptom="The same scores in float32; in float16, keys overflow at half the length.",
     cause="Positions are counted from 0, so that all factors of keys are above 1.",
 )
 class NotCentered(XPosFormula):
