@@ -1,4 +1,4 @@
-"""RETRO: a loop over its neighbors, the contract with a search in it, and the two proofs that no future is read."""
+"""RETRO: a loop over its neighbors, the contract with a search in it, and the two leak tests."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_the_contract_finds_a_chunk_that_reads_its_own_neighbors():
     assert [each.outcome for each in report.results] == ["broken"]
 
 
-# --- The two proofs -------------------------------------------------------------------------------
+# --- The two leak tests ---------------------------------------------------------------------------
 
 IDS, OTHER = texts(2, 14, seed=3)
 ROUNDING = 1e-12  # float64, numbers of the order of 1
@@ -68,6 +68,14 @@ ROUNDING = 1e-12  # float64, numbers of the order of 1
 def moved(model, *, rebuild, exclude_own=True):
     logits_of = logits_with_search(model, OTHERS, bag, exclude_own=exclude_own)
     return leaks(logits_of, IDS, OTHER, rebuild=rebuild)
+
+
+def test_the_replaced_text_finds_other_neighbors():
+    """If none differed, an output that depends on the neighbors of the future would not change either."""
+    found = [
+        DATABASE.search(split_chunks(ids[None], 3)[0], num_neighbors=1) for ids in (IDS, OTHER)
+    ]
+    assert bool((found[0] != found[1]).any())
 
 
 @pytest.mark.parametrize("rebuild", [False, True])

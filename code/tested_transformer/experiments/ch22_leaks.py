@@ -1,4 +1,4 @@
-"""Two proofs that a model with retrieval reads no future, and two models that break one of them (chapter 22)."""
+"""Two leak tests of a model with retrieval, and two pipelines that fail one or both of them (chapter 22)."""
 
 from __future__ import annotations
 
