@@ -111,11 +111,12 @@ def _larger_base(run: Run, case: Case) -> Problem | None:
 
 
 def _border(run: Run, case: Case) -> Problem | None:
-    """One token less than the last pair's full turn, and one more."""
+    """A tenth less than the last pair's full turn, and a tenth more: float32 will do."""
     d, base = case.arguments["d"], case.arguments["base"]
-    turn = int(2 * np.pi * base ** ((d - 2) / d))
-    last = [run.value(case, trained=length)[-1:].astype(float) for length in (turn, turn + 1)]
-    what = f"whether the last pair meets new angles if trained on {turn} and on {turn + 1} tokens"
+    turn = 2 * np.pi * base ** ((d - 2) / d)
+    less, more = int(0.9 * turn), int(1.1 * turn)
+    last = [run.value(case, trained=length)[-1:].astype(float) for length in (less, more)]
+    what = f"whether the last pair meets new angles if trained on {less} and on {more} tokens"
     return compare(np.array([1.0, 0.0]), np.concatenate(last), 0.0, what)
 
 
