@@ -8,7 +8,7 @@ import torch
 def all_forward_first(stage, stages, micro_batches):
     """The order of GPipe: n is the forward pass of micro-batch n, counted from 1, and -n its backward pass."""
     numbers = range(1, micro_batches + 1)
-    return [n for n in numbers] + [-n for n in numbers]
+    return list(numbers) + [-n for n in numbers]
 
 
 def one_forward_one_backward(stage, stages, micro_batches):
