@@ -282,27 +282,29 @@ def part_last_bias(x, w_up, b_up, w_down, b_down, rank, world_size):
     return own + b_down if rank == world_size - 1 else own
 
 
-# --- Compute and communication --------------------------------------------------------------------
+# --- How many GPUs a batch can use -----------------------------------------------------------------
 
 
-@right("ch19.tokens_to_hide", "in one line")
-def tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return (2 * gather_bytes + reduce_bytes) * flops_per_second / (6 * bytes_per_second)
+@right("ch19.useful_gpus", "two limits for GPUs")
+def gpus_by_two_limits(sequences, length, tensor, least_tokens):
+    by_tokens = sequences * length // least_tokens
+    return min(by_tokens - by_tokens % tensor, sequences * tensor)
 
 
-@right("ch19.tokens_to_hide", "for a model of a billion")
-def tokens_of_a_billion(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    sent = 1e9 * (2 * gather_bytes + reduce_bytes) / bytes_per_second
-    return torch.tensor(sent / (6e9 / flops_per_second), dtype=torch.float64)
+@right("ch19.useful_gpus", "counted down")
+def gpus_counted_down(sequences, length, tensor, least_tokens):
+    gpus = sequences * tensor
+    while gpus * least_tokens > sequences * length:
+        gpus -= tensor
+    return torch.tensor(gpus)
 
 
-@wrong("ch19.tokens_to_hide", "reduced twice")
-def tokens_reduced_twice(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, 2 * reduce_bytes)
+@wrong("ch19.useful_gpus", "rounded up")
+def gpus_rounded_up(sequences, length, tensor, least_tokens):
+    groups = min(-(-sequences * length // (least_tokens * tensor)), sequences)
+    return groups * tensor
 
 
-@wrong("ch19.tokens_to_hide", "two FLOPs backward")
-def tokens_two_backward(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return (
-        6 / 4 * tokens_in_one_line(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
-    )
+@wrong("ch19.useful_gpus", "groups in place of GPUs")
+def groups_only(sequences, length, tensor, least_tokens):
+    return min(sequences * length // (least_tokens * tensor), sequences)

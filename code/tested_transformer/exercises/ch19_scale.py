@@ -1,9 +1,9 @@
-"""An exercise of chapter 19, on its page about scale: the tokens that hide communication."""
+"""An exercise of chapter 19, on its page about scale: how many GPUs a batch can use."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..specs.parallel.spec import TOKENS_TO_HIDE
+from ..specs.parallel.spec import USEFUL_GPUS
 
-EXERCISES = (replace(TOKENS_TO_HIDE, name="ch19.tokens_to_hide", points=2),)
+EXERCISES = (replace(USEFUL_GPUS, name="ch19.useful_gpus", points=2),)

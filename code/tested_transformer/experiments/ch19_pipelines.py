@@ -6,39 +6,40 @@ import torch
 
 
 def all_forward_first(stage, stages, micro_batches):
-    """The order of GPipe: all forward passes, then all backward passes."""
-    return ["F"] * micro_batches + ["B"] * micro_batches
+    """The order of GPipe: n is the forward pass of micro-batch n, counted from 1, and -n its backward pass."""
+    numbers = range(1, micro_batches + 1)
+    return list(numbers) + [-n for n in numbers]
 
 
 def one_forward_one_backward(stage, stages, micro_batches):
-    """1F1B: some forward passes to fill the pipeline, then one backward and one forward pass in turn."""
+    """The order of 1F1B: some forward passes to fill the pipeline, then forward and backward in turn."""
     first = min(stages - 1 - stage, micro_batches)
-    return ["F"] * first + ["F", "B"] * (micro_batches - first) + ["B"] * first
+    passes = list(range(1, first + 1))
+    for n in range(1, micro_batches + 1):
+        if first + n <= micro_batches:
+            passes.append(first + n)
+        passes.append(-n)
+    return passes
 
 
 def run(order, stages, micro_batches):
-    """+n where a stage has the forward pass of micro-batch n - 1, -n for its backward pass, 0 where it waits.
-
-    A pass takes one unit of time, and a stage has its passes in `order`, each as early as it can.
-    """
-    waiting = [order(stage, stages, micro_batches) for stage in range(stages)]
-    counts = [{"F": 0, "B": 0} for _ in range(stages)]  # finished passes of each stage
-    table = []
-    while any(waiting):
-        before, column = [dict(each) for each in counts], []
-        for stage, passes in enumerate(waiting):
-            kind = passes[0] if passes else None
-            number = before[stage][kind] if kind else 0
-            source = stage - 1 if kind == "F" else stage + 1  # whose result the pass needs
-            ready = not 0 <= source < stages or before[source].get(kind, 0) > number
-            if kind and ready:
-                passes.pop(0)
-                counts[stage][kind] += 1
-            column.append(0 if not (kind and ready) else number + 1 if kind == "F" else -number - 1)
+    """Which pass each stage has at each time, and 0 where it waits."""
+    todo = [order(stage, stages, micro_batches) for stage in range(stages)]
+    done, table = [set() for _ in range(stages)], []
+    while any(todo):
+        column = []
+        for stage in range(stages):
+            n = todo[stage][0] if todo[stage] else 0
+            source = stage - 1 if n > 0 else stage + 1  # the neighbor whose result it needs
+            ready = source in (-1, stages) or n in done[source]
+            column.append(n if ready else 0)
+        for stage, n in enumerate(column):  # the passes end: their results are sent
+            if n:
+                done[stage].add(todo[stage].pop(0))
         table.append(column)
     return torch.tensor(table).T  # stages, times
 
 
 def stored(table):
-    """How many micro-batches' activations each stage keeps, at most."""
-    return (table.sign().cumsum(1)).amax(1)
+    """How many micro-batches' activations each stage keeps, at most: +1 per forward, -1 per backward pass."""
+    return table.sign().cumsum(1).amax(1)

@@ -13,7 +13,6 @@ from .right import (
     fsdp_linear,
     merge_outputs,
     timetable,
-    tokens_to_hide,
 )
 
 
@@ -493,40 +492,41 @@ def strided_rows(x, w_up, b_up, w_down, b_down, rank, world_size):
 
 
 @mistake(
-    "one gather of the parameters",
-    rejected_by="gathered twice, reduced once",
-    symptom="The estimate needs too few tokens.",
-    cause="Parameters are freed after the forward pass of a block, and gathered again for its backward pass.",
+    "only tokens counted",
+    rejected_by="every group has a sequence",
+    symptom="Some GPUs would have no sequence.",
+    cause="FSDP splits a batch into sequences, and not into tokens.",
 )
-def gathered_once(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes / 2, reduce_bytes)
+def tokens_only(sequences, length, tensor, least_tokens):
+    return sequences * length // (least_tokens * tensor) * tensor
 
 
 @mistake(
-    "only the forward pass computes",
-    rejected_by="six FLOPs for each parameter and token",
-    symptom="The estimate needs three times as many tokens.",
-    cause="2 FLOPs per parameter and token in the forward pass, and 4 in the backward pass.",
+    "only sequences counted",
+    rejected_by="every GPU has enough tokens",
+    symptom="The last GPUs make the step hardly shorter.",
+    cause="Below a number of tokens per GPU the communication takes longer than compute.",
 )
-def forward_only(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return 3 * tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
+def sequences_only(sequences, length, tensor, least_tokens):
+    return sequences * tensor
 
 
 @mistake(
-    "bits taken for bytes",
-    rejected_by="six FLOPs for each parameter and token",
-    symptom="The estimate is wrong by a factor of 8.",
-    cause="Networks are sold in bits per second: 400 Gb/s are 50 GB/s.",
+    "a sequence for each GPU",
+    rejected_by="no more groups fit",
+    symptom="Tensor parallelism seems to allow no more GPUs.",
+    cause="The GPUs of a group share their sequences: a group needs one, not a GPU.",
 )
-def bits(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return 8 * tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes)
+def a_sequence_for_each_gpu(sequences, length, tensor, least_tokens):
+    groups = min(sequences * length // (least_tokens * tensor), sequences // tensor)
+    return groups * tensor
 
 
 @mistake(
-    "network over compute",
-    rejected_by="a network twice as fast needs half the tokens",
-    symptom="A faster network seems to need more tokens.",
-    cause="Compute grows with the tokens and must reach the time of the communication.",
+    "a part of a group",
+    rejected_by="whole groups",
+    symptom="The launcher refuses the number of GPUs.",
+    cause="The number of GPUs must be a multiple of the size of a group.",
 )
-def upside_down(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    return 6 * bytes_per_second / flops_per_second / (2 * gather_bytes + reduce_bytes)
+def parts_of_groups(sequences, length, tensor, least_tokens):
+    return min(sequences * length // least_tokens, sequences * tensor)

@@ -69,7 +69,7 @@ def feed_forward_part(x, w_up, b_up, w_down, b_down, rank, world_size):
     return output + b_down if rank == 0 else output
 
 
-def tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    """Bytes and FLOPs per parameter."""
-    seconds = (2 * gather_bytes + reduce_bytes) / bytes_per_second
-    return seconds * flops_per_second / 6
+def useful_gpus(sequences, length, tensor, least_tokens):
+    """Two limits for the number of groups: tokens and sequences."""
+    groups = min(sequences * length // (least_tokens * tensor), sequences)
+    return groups * tensor

@@ -837,94 +837,93 @@ FEED_FORWARD_PART = Spec(
 )
 
 
-# --- Compute and communication ----------------------------------------------------------------------
+# --- How many GPUs a batch can use -------------------------------------------------------------------
 
 
-def _tokens_reference(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes):
-    """Seconds of communication over seconds of compute per token, both for one parameter."""
-    communication = (gather_bytes + gather_bytes + reduce_bytes) / bytes_per_second
-    forward, backward = 2, 4
-    return np.float64(communication / ((forward + backward) / flops_per_second))
+def _gpus_reference(sequences, length, tensor, least_tokens):
+    """The number of groups: no more than there are sequences, and no more than the tokens suffice for."""
+    groups = 0
+    while groups < sequences and (groups + 1) * tensor * least_tokens <= sequences * length:
+        groups += 1
+    return np.float64(groups * tensor)
 
 
-def _tokens_cases(rng: np.random.Generator) -> list[Case]:
-    names = ("flops_per_second", "bytes_per_second", "gather_bytes", "reduce_bytes")
+def _gpus_cases(rng: np.random.Generator) -> list[Case]:
+    names = ("sequences", "length", "tensor", "least_tokens")
     rows = [
-        ("an H100 and eight network cards", 3e14, 4e11, 2, 4),
-        ("everything in 4 bytes", 3e14, 4e11, 4, 4),
-        ("gathered in 1 byte", 6e14, 2e11, 1, 4),
-        ("small numbers", 6.0, 1.0, 3, 5),
-        ("at random", *(float(n) for n in rng.uniform(1, 9, size=4))),
+        ("a whole sequence on each GPU", 1024, 4096, 1, 1000),
+        ("eight GPUs share sequences", 1024, 4096, 8, 1000),
+        ("short sequences", 1000, 8, 4, 16),
+        ("both limits are equal", 6, 40, 2, 20),
+        ("at random", *(int(n) for n in rng.integers(2, 60, size=4))),
     ]
     return [Case(label, dict(zip(names, numbers, strict=True))) for label, *numbers in rows]
 
 
-def _tokens_of(run: Run, case: Case, **changes) -> float:
-    return float(run.value(case, **changes))
+def _gpus_of(run: Run, case: Case) -> int:
+    return round(float(run.value(case)))
 
 
-def _faster_network(run: Run, case: Case) -> Problem | None:
-    slow = _tokens_of(run, case)
-    fast = _tokens_of(run, case, bytes_per_second=2 * case.arguments["bytes_per_second"])
+def _whole_groups(run: Run, case: Case) -> Problem | None:
+    rest = _gpus_of(run, case) % case.arguments["tensor"]
+    return compare(np.float64(0.0), np.float64(rest), 0.0, "the GPUs outside a whole group")
+
+
+def _enough_sequences(run: Run, case: Case) -> Problem | None:
+    lacking = _gpus_of(run, case) // case.arguments["tensor"] - case.arguments["sequences"]
     return compare(
-        np.float64(slow / 2),
-        np.float64(fast),
-        1e-12 * slow,
-        "on a network twice as fast, the tokens",
+        np.float64(0.0), np.float64(max(lacking, 0)), 0.0, "the groups without a sequence"
     )
 
 
-def _twice_and_once(run: Run, case: Case) -> Problem | None:
-    gathers = _tokens_of(run, case, gather_bytes=1, reduce_bytes=0)
-    reduces = _tokens_of(run, case, gather_bytes=0, reduce_bytes=1)
-    return compare(
-        np.float64(2 * reduces), np.float64(gathers), 1e-12 * reduces, "with gathers alone, the tokens"
-    )  # fmt: skip
+def _enough_tokens(run: Run, case: Case) -> Problem | None:
+    given = case.arguments
+    lacking = _gpus_of(run, case) * given["least_tokens"] - given["sequences"] * given["length"]
+    return compare(np.float64(0.0), np.float64(max(lacking, 0)), 0.0, "the tokens that are lacking")
 
 
-def _six(run: Run, case: Case) -> Problem | None:
-    found = _tokens_of(
-        run, case, flops_per_second=6.0, bytes_per_second=1.0, gather_bytes=0, reduce_bytes=1
-    )
-    return compare(
-        np.float64(1.0),
-        np.float64(found),
-        1e-12,
-        "at 6 FLOPs and 1 byte per second, for 1 byte, the tokens",
-    )
+def _no_more_groups(run: Run, case: Case) -> Problem | None:
+    given = case.arguments
+    groups = _gpus_of(run, case) // given["tensor"] + 1
+    needed = groups * given["tensor"] * given["least_tokens"]
+    fits = groups <= given["sequences"] and needed <= given["sequences"] * given["length"]
+    return compare(np.float64(0.0), np.float64(fits), 0.0, "the groups that could be added")
 
 
-TOKENS_TO_HIDE = Spec(
-    name="tokens_to_hide",
-    statement="tokens_to_hide(flops_per_second, bytes_per_second, gather_bytes, reduce_bytes): how many tokens a GPU needs "
-    "in a pass so that its compute takes as long as FSDP's communication. Per parameter, FSDP gathers gather_bytes for "
-    "the forward pass and again for the backward pass, and reduces reduce_bytes of gradients once. Count 2 FLOPs per "
-    "parameter and token in the forward pass and 4 in the backward pass, and leave out attention -> a number",
-    required=("flops_per_second", "bytes_per_second", "gather_bytes", "reduce_bytes"),
-    reference=_tokens_reference,
+USEFUL_GPUS = Spec(
+    name="useful_gpus",
+    statement="useful_gpus(sequences, length, tensor, least_tokens): the largest number of GPUs for a batch of `sequences` "
+    "sequences of `length` tokens each. Groups of `tensor` GPUs share their sequences. Every group has at least one "
+    "whole sequence, and the batch has at least least_tokens tokens for each GPU -> an integer, a multiple of tensor",
+    required=("sequences", "length", "tensor", "least_tokens"),
+    reference=_gpus_reference,
     differentiable=False,
     read=lambda answer, arguments: torch.tensor(float(answer), dtype=torch.float64),
     usual=(),
-    cases=_tokens_cases,
+    cases=_gpus_cases,
     checks=(
+        Check("whole groups", "A group has `tensor` GPUs, all or none.", _whole_groups),
         Check(
-            "a network twice as fast needs half the tokens",
-            "Compute takes as long as communication: FLOPs over FLOPs per second = bytes over bytes per second.",
-            _faster_network,
+            "every group has a sequence",
+            "The GPUs of a group share sequences; two groups do not.",
+            _enough_sequences,
         ),
         Check(
-            "gathered twice, reduced once",
-            "One all-gather in the forward pass, one in the backward pass, and one reduce-scatter.",
-            _twice_and_once,
+            "every GPU has enough tokens",
+            "With fewer than least_tokens, communication takes longer than compute.",
+            _enough_tokens,
         ),
         Check(
-            "six FLOPs for each parameter and token",
-            "2 in the forward pass and 4 in the backward pass, for each token.",
-            _six,
+            "no more groups fit",
+            "The largest number: with one more group, sequences or tokens are lacking.",
+            _no_more_groups,
         ),
     ),
     mutants=mistakes(
-        mutants.gathered_once, mutants.forward_only, mutants.bits, mutants.upside_down
+        mutants.tokens_only,
+        mutants.sequences_only,
+        mutants.a_sequence_for_each_gpu,
+        mutants.parts_of_groups,
     ),
     chapter=19,
 )
