@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import elu, pad
 
 from tested_transformer.exercises.ch18_core import ntk_frequencies
+from tested_transformer.exercises.ch18_scaled import new_angles
 from tested_transformer.functional.permutation_masks import permutation_masks
 from tested_transformer.functional.relative_shift import relative_shift
 from tested_transformer.mixers.infini_attention import infini_attention
@@ -80,6 +81,33 @@ def last_alone(d, factor):
 @wrong("ch18.ntk_frequencies", "the angles' base squared")
 def squared(d, factor):
     return (10000.0 * factor**2) ** -(torch.arange(0, d, 2) / d)
+
+
+# --- Pairs that meet new angles -------------------------------------------------------------------
+
+right("ch18.new_angles", "turns below one")(new_angles)
+
+
+@right("ch18.new_angles", "by the angle of the last token")
+def by_angle(d, base, trained):
+    exponents = -2 * torch.arange(d // 2, dtype=torch.float64) / d
+    return trained * torch.pow(base, exponents) < 2 * math.pi
+
+
+@right("ch18.new_angles", "from an index on")
+def from_an_index(d, base, trained):
+    index = math.log(trained / (2 * math.pi)) / (2 / d * math.log(base))
+    return torch.arange(d // 2) > index
+
+
+@wrong("ch18.new_angles", "turns in a text four times as long")
+def in_the_new_text(d, base, trained):
+    return new_angles(d, base, 4 * trained)
+
+
+@wrong("ch18.new_angles", "from the middle on")
+def from_the_middle(d, base, trained):
+    return torch.arange(d // 2) >= d // 4
 
 
 # --- Dynamic NTK ----------------------------------------------------------------------------------

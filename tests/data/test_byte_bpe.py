@@ -120,6 +120,7 @@ def test_training_gives_the_merges_of_the_library(texts, size):
     assert ours.merges == [tuple(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
 
 
+@pytest.mark.plain_types  # millions of calls, of kinds that other tests check
 def test_training_on_the_prose_of_python():
     """On 460,000 characters; ties come by the hundred."""
     from pydoc_data.topics import topics

@@ -157,6 +157,7 @@ def test_the_characters_are_those_of_the_library(texts):
     assert {token: theirs[token] for token in plain} == {t: i for i, t in enumerate(plain)}
 
 
+@pytest.mark.plain_types  # millions of calls, of kinds that other tests check
 def test_training_on_the_prose_of_python():
     from pydoc_data.topics import topics
 

@@ -1,6 +1,7 @@
 """The model that comes with the package: whole, small, and as good as the book says."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 import torch
@@ -17,18 +18,23 @@ from tested_transformer.experiments.ch10_number_models import (
 )
 from tested_transformer.training.trainer import Recipe
 
+# Tens of thousands of pairs, whose functions other tests check.
+long_lists = pytest.mark.plain_types
+numbers = cache(book_numbers)
+
 
 def test_it_translates_numbers_that_it_never_saw():
     model, source, target = load_number_model()
     assert not model.training
-    even = book_numbers().test[:400]
+    even = numbers().test[:400]
     assert len(find_mistakes(model, even, source, target)) <= 2  # 99.5 %
     assert len(find_mistakes(model, first_numbers().test, source, target)) <= 1  # of 300
     assert find_mistakes(model, [number_pair([n]) for n in (24, 42)], source, target) == []
 
 
+@long_lists
 def test_what_the_book_learns_from():
-    small, even, book = first_numbers(), single_numbers(), book_numbers()
+    small, even, book = first_numbers(), single_numbers(), numbers()
     count, hidden = Counter(book.train), {number_pair([n]) for n in (24, 42)}
     assert len(book.train) == 20_000
     assert book.test == even.test
@@ -42,10 +48,11 @@ def test_what_the_book_learns_from():
     assert book_numbers() == book
 
 
+@long_lists
 def test_it_is_what_the_script_makes():
     model, source, target = load_number_model()
     trainer = number_trainer(Recipe(steps=1))
-    assert trainer.pairs == book_numbers().train
+    assert trainer.pairs == numbers().train
     assert trainer.model.config == model.config
     assert (trainer.source.words, trainer.target.words) == (source.words, target.words)
     assert {name: getattr(model.config, name) for name in SIZES} == SIZES

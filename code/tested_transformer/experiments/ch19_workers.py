@@ -53,7 +53,7 @@ def mean_loss(model, numbers):
 
 
 def own_examples(numbers):
-    """This worker's two."""
+    """The two examples of this worker."""
     rank = dist.get_rank()
     return numbers[2 * rank : 2 * rank + 2]
 

@@ -1,4 +1,4 @@
-"""The objective behind CRATE: what tokens cost to code, attention that lowers it, and a step to sparse codes."""
+"""The objective behind CRATE: what a token costs to code, attention that lowers it, and a step to sparse codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NonNegativeFloat = Annotated[float, AtLeast(0.0)]
 
 @checked
 def coding_rate(x: Float[Tensor, "*batch L D"], eps: PositiveFloat) -> Float[Tensor, "*batch"]:
-    """What L tokens cost to code up to an error of eps: 1/2 log det(I + D / (L eps^2) x^T x), in nats.
+    """What one of L tokens costs to code up to an error of eps: 1/2 log det(I + D / (L eps^2) x^T x), in nats.
 
     Large for tokens that point in all directions, small for tokens in few.
 
@@ -51,7 +51,7 @@ def coding_rate(x: Float[Tensor, "*batch L D"], eps: PositiveFloat) -> Float[Ten
 def subspace_coding_rate(
     x: Float[Tensor, "*batch L D"], bases: Float[Tensor, "H D d"], eps: PositiveFloat
 ) -> Float[Tensor, "*batch"]:
-    """What tokens cost if H coders share the work: the coding rates of x U_h, added up.
+    """What a token costs if H coders share the work: the coding rates of x U_h, added up.
 
     Shapes: x (*batch, L, D), bases U (H, D, d) -> (*batch).
     Raises: TypeError or ValueError that name the argument.

@@ -16,8 +16,8 @@ __all__ = ["KANFeedForward", "KANLayer"]
 class KANLayer(nn.Module):
     """Each output is a sum of curves, one per input: y_j = sum_i (w_ji silu(x_i) + spline_ji(x_i)).
 
-    A spline has grid_size + degree coefficients. Outside [low, high], and degree intervals farther at the latest, it
-    is 0 and has no gradient: there only the SiLU is left.
+    A spline has grid_size + degree coefficients. Outside [low, high] it falls to 0 within degree intervals;
+    beyond them it is 0 and has no gradient, and only the SiLU is left.
 
     Shapes: (*batch, D) -> (*batch, F).
     Raises: TypeError or ValueError that name the argument.

@@ -219,8 +219,8 @@ class StepFormula(Formula):
 @mistake(
     "the threshold without the step size",
     rejected_by="equals the reference",
-    symptom="Nearly all codes are 0: the threshold is ten times too large at a step of 0.1.",
-    cause="The gradient is multiplied by the step size, the sparsity is not.",
+    symptom="Silent in CRATE, whose step starts from the token: a few more zeros, and the objective falls.",
+    cause="The gradient is multiplied by the step size, the sparsity is not: at 0.1 it is ten times too large.",
     of="ista_step",
 )
 class ThresholdUnscaled(StepFormula):

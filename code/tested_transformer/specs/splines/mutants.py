@@ -62,14 +62,14 @@ class SidesExchanged(BasisFormula):
 @mistake(
     "x clamped to the grid",
     rejected_by="beyond all knots there is nothing",
-    symptom="Curves go on flat outside of the grid; pykan's are 0 there.",
-    cause="x is clamped before the recursion.",
-    seen="KindXiaoming/pykan issue 71",
+    symptom="Curves go on flat outside of the grid; pykan's fall to 0 there.",
+    cause="x is clamped to the ends of the grid before the recursion.",
     of="bspline_basis",
 )
 class Clamped(BasisFormula):
     def __call__(self, x, knots, degree):
-        inside = x.clamp(knots[0], knots[-1] - 1e-6 * (knots[-1] - knots[0]))
+        low, high = knots[degree], knots[-degree - 1]
+        inside = x.clamp(low, high - 1e-6 * (high - low))
         return super().__call__(inside, knots, degree)
 
 
