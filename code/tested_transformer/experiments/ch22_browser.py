@@ -197,7 +197,7 @@ def train_score(
     *,
     decay: float = 1e-3,
 ) -> Float[Tensor, " F"]:
-    """The weights of a linear score by Newton's method on the Bradley-Terry loss, a little weight decay added."""
+    """The weights of a linear score by L-BFGS on the Bradley-Terry loss, a little weight decay added."""
     weights = torch.zeros(first.shape[1], dtype=torch.float64, requires_grad=True)
     first, second, preference = (each.double() for each in (first, second, preference))
     optimizer = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
