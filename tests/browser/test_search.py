@@ -158,7 +158,7 @@ def test_the_count_is_told_and_all_can_be_shown(visit):
     assert visit.page.evaluate(
         "document.activeElement.closest('li') === document.querySelectorAll('#search-results li')[20]"
     )
-    one = ask(visit.page, "softmax before the scale")
+    one = ask(visit.page, "majority-class baseline")
     assert len(one) == int(re.match(r"(\d+) place", status.inner_text())[1])
 
 
