@@ -5,7 +5,7 @@ Each family is a small model of transformers with random weights, norms and bias
 float32, the largest value beside each, whether 16 greedy tokens are equal with a cache, and whether the
 folder that `save_pretrained` writes gives transformers the same logits back. One text in three is padded.
 
-Usage: OMP_NUM_THREADS=1 python benchmarks/same_numbers.py [--only llama]
+Usage: OMP_NUM_THREADS=1 python benchmarks/equal_families.py [--only llama]
 """
 
 import argparse
@@ -153,7 +153,7 @@ def main() -> None:
         rows.append(row_of(kind))
         print(*rows[-1].values(), sep="\t", flush=True)
     if not given.only:
-        write_rows("same_numbers", WHAT, rows, transformers=hf.__version__)
+        write_rows("equal_families", WHAT, rows, transformers=hf.__version__)
 
 
 if __name__ == "__main__":
