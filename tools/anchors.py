@@ -56,7 +56,7 @@ def pages(site: Path = SITE) -> list[Path]:
     """The pages whose places are kept."""
     return [
         *sorted((site / "chapters").rglob("*.html")),
-        site / "book" / "generated" / "gallery.html",
+        *sorted((site / "book" / "generated").glob("gallery*.html")),
         *sorted((site / "book" / "generated").glob("api*.html")),
         site / "book" / "glossary.html",
     ]

@@ -1,6 +1,7 @@
 """Write the pages that are made from the package and the chapters.
 
-    book/generated/gallery.md     every famous mistake, from the Specs
+    book/generated/gallery.md     the names of every famous mistake, each with a link to its entry
+    book/generated/gallery_*.md   the entries, from the Specs, a page for each chapter
     book/generated/interview.md   book/interview, and the cells tagged `interview`, from the chapters
     book/generated/api.md         the public names, each with a link to its entry
     book/generated/api_*.md       the entries, a page for each folder of the package
@@ -65,42 +66,73 @@ def _place(path: Path) -> str:
 # ------------------------------------------------------------------------------ the pitfall gallery
 
 
-def gallery(specs: dict, paths: list[Path]) -> str:
-    """Every mutant of every Spec, those of one chapter together."""
-    by_chapter = defaultdict(list)
+def by_chapter(specs: dict) -> dict[int, list[tuple]]:
+    """Every mutant with its Spec, those of one chapter together.
+
+    Raises: ValueError for two mutants of one name.
+    """
+    found = defaultdict(list)
     for spec in specs.values():
         for mutant in spec.mutants:
-            by_chapter[mutant.chapter].append((spec, mutant))
-    names = [mutant.name for pairs in by_chapter.values() for _, mutant in pairs]
+            found[mutant.chapter].append((spec, mutant))
+    names = [mutant.name for pairs in found.values() for _, mutant in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"two mutants share a name, and so an anchor: {', '.join(twice)}")
-    files = {number(path): path for path in paths}
-    every = [mutant for pairs in by_chapter.values() for _, mutant in pairs]
+    return dict(sorted(found.items()))
+
+
+def gallery(mistakes: dict[int, list[tuple]], files: dict[int, Path], promised: set[str]) -> str:
+    """Every mutant with a link to its entry.
+
+    The entries stood on this page once: `promised` has the names by which others may link to them here.
+    """
+    every = [mutant for pairs in mistakes.values() for _, mutant in pairs]
     made = sum(mutant.seen == MADE_HERE for mutant in every)
     running = sum(mutant.candidate is not None for mutant in every)
     page = [
         "# The pitfall gallery",
-        f"{len(names)} mistakes: {len(names) - made} seen in public, with the place, and {made} made for this "
+        f"{len(every)} mistakes: {len(every) - made} seen in public, with the place, and {made} made for this "
         f"book because the checks must tell them apart. {running} of them are small wrong implementations in "
-        "the package, and the tests prove that the check named here rejects each. When your own function "
+        "the package, and the tests prove that the check named with each rejects it. When your own function "
         "fails an exercise, it is compared with the mistakes of that exercise.",
+    ]
+    lost = promised - {_anchor(mutant.name) for mutant in every}
+    if lost:
+        raise ValueError(f"the gallery promised places that are gone: {', '.join(sorted(lost))}")
+    for chapter, pairs in mistakes.items():
+        rows = [_listed(mutant.name, promised) for _, mutant in pairs]
+        page.append(f"## [{_chapter_title(chapter, files)}](gallery_{chapter:02}.md)")
+        page.append(f":::{{dropdown}} {len(rows)} mistakes\n{chr(10).join(rows)}\n:::")
+    return "\n\n".join(page) + "\n"
+
+
+def _listed(name: str, promised: set[str]) -> str:
+    place = _anchor(name)
+    old = f'<span id="{place}"></span>' if place in promised else ""
+    return f"- {old}[{_title(name)}](#{place})"
+
+
+def _chapter_title(chapter: int, files: dict[int, Path]) -> str:
+    return heading(files[chapter]) if chapter in files else f"Chapter {chapter}"
+
+
+def mistakes_of(chapter: int, pairs: list[tuple], files: dict[int, Path]) -> str:
+    """The entries of a chapter's mutants."""
+    chapter_link = f" of {link(files[chapter])}" if chapter in files else ""
+    page = [
+        f"# Pitfalls: {_chapter_title(chapter, files)}",
+        f"The {len(pairs)} mistakes{chapter_link} in the [gallery](gallery.md).",
         "*Seen* names a project and its issue, or the **source notes**: the Chinese study notes from "
         "which this book grew, as file and line (001:644 is line 644 of file 001).",
+        *(_mutant(spec, mutant) for spec, mutant in pairs),
     ]
-    for chapter in sorted(by_chapter):
-        title = link(files[chapter]) if chapter in files else f"Chapter {chapter}"
-        rows = [f"- [{_title(m.name)}](#{_anchor(m.name)})" for _, m in by_chapter[chapter]]
-        page += [f"**{title}**", f":::{{dropdown}} {len(rows)} mistakes\n{chr(10).join(rows)}\n:::"]
-    for chapter in sorted(by_chapter):
-        page.append(f"## {heading(files[chapter]) if chapter in files else f'Chapter {chapter}'}")
-        page += [_mutant(spec, mutant) for spec, mutant in by_chapter[chapter]]
     return "\n\n".join(page) + "\n"
 
 
 def _mutant(spec, mutant) -> str:
     blocks = [
-        f"({_anchor(mutant.name)})=\n### {_title(mutant.name)}",
+        f"({_anchor(mutant.name)})=\n## {_title(mutant.name)}",
         f"**Symptom.** {_sentence(mutant.symptom)}",
         f"**Cause.** {_sentence(mutant.cause)}",
         f"**Seen.** {_seen(mutant.seen)}",
@@ -423,8 +455,10 @@ def main() -> None:
     front_picture = importlib.import_module("front_picture")  # needs the package
     book = chapter_map.chapters()
     paths = chapter_paths()
+    mistakes, files = by_chapter(specs), {number(path): path for path in core_paths()}
     pages = {
-        "gallery": gallery(specs, core_paths()),
+        "gallery": gallery(mistakes, files, _promised("book/generated/gallery")),
+        **{f"gallery_{n:02}": mistakes_of(n, pairs, files) for n, pairs in mistakes.items()},
         "interview": interview(paths),
         "api": api(modules, _promised("book/generated/api")),
         **{f"api_{folder}": entries(folder, inside) for folder, inside in folders(modules).items()},

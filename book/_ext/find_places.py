@@ -32,8 +32,8 @@ UNSEEN = (
     addnodes.index,
     addnodes.toctree,
 )
-GALLERY = "book/generated/gallery"
-WORDLESS = {"book/bibliography"}  # a list of what stands elsewhere too
+GALLERY = "book/generated/gallery_"  # how the names of its pages begin
+WORDLESS = {"book/bibliography", "book/generated/gallery"}  # lists of what stands elsewhere too
 MISTAKE = (
     "Symptom.",
     "Cause.",
@@ -62,7 +62,7 @@ def _section(section, docname: str, first: bool) -> list[dict]:
     """A section's place and the places that stand in it, but not those of its subsections."""
     title = clean(section.next_node(nodes.title).astext())
     others = [_chinese_title(section)] if first else []
-    mistake = docname == GALLERY and [
+    mistake = docname.startswith(GALLERY) and [
         name for name in section["ids"] if name.startswith("pitfall-")
     ]
     kind = "page" if first else "mistake" if mistake else "section"

@@ -19,7 +19,7 @@ from tested_transformer.reader.public_names import folder_of, public_names
 
 PACKAGE = "tested_transformer"
 REFERENCE = "book/generated/api"  # and a page of entries for each folder: api_layers
-UNLINKED = {"book/generated/gallery", "book/bibliography", "book/changelog"}
+UNLINKED = ("book/generated/gallery", "book/bibliography", "book/changelog")  # how names begin
 FILE = re.compile(rf"code/({PACKAGE}[\w/]*)\.py")
 DEFINED = re.compile(r"^(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 SHOWN, USED, NAMED = range(3)  # how a chapter uses a name, the best first
@@ -212,7 +212,7 @@ def link(app, doctree, docname):
         return
     if docname.startswith(REFERENCE):
         _link_entries(app, doctree, docname)
-    elif docname not in UNLINKED:
+    elif not docname.startswith(UNLINKED):
         if docname.startswith("chapters/"):
             _link_sources(app, doctree, docname)
         _link_mentions(app, doctree, docname)

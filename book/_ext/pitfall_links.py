@@ -7,7 +7,7 @@ import yaml
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-GALLERY = "book/generated/gallery"
+GALLERY = "book/generated/gallery_"  # how the names of its pages begin
 OTHER_NAMES = Path(__file__).resolve().parents[1] / "pitfall_boxes.yml"
 
 
@@ -55,7 +55,7 @@ def link(app, doctree, docname):
     if docname in known:
         for box, _ in boxes(doctree):
             _add_to_box(app, box, docname, known[docname][box["ids"][0]])
-    elif docname == GALLERY:
+    elif docname.startswith(GALLERY):
         told = [
             (mistake, chapter, box)
             for chapter, found in sorted(known.items())
@@ -81,7 +81,8 @@ def _add_to_box(app, box, docname, mistakes):
             raise ExtensionError(
                 f"{docname}#{box['ids'][0]}: the gallery has no {mistake}: name it in {OTHER_NAMES.name}"
             )
-        links.append(_link(app, docname, GALLERY, mistake, titles[mistake][2]))
+        page, _, title = titles[mistake]
+        links.append(_link(app, docname, page, mistake, title))
     if links:
         box.append(line("In the gallery: ", links, "in-gallery"))
 

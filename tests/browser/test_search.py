@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not site.PAGES, reason="the site is not built: r
 
 API, GALLERY, GLOSSARY = (
     "book/generated/api",
-    "book/generated/gallery.html",
+    "book/generated/gallery",
     "book/glossary.html",
 )
 FIRST = {
@@ -44,7 +44,7 @@ FIRST = {
     "a fully masked row": "chapters/deeper/04_fully_masked_rows.html#pitfall-a-fully-masked-row",
     "heads cut straight": "chapters/05_multi_head.html#pitfall-heads-cut-straight",
     "K.T": "chapters/deeper/01_three_bugs.html#pitfall-k-t-with-a-batch",
-    "divided by d": f"{GALLERY}#pitfall-divided-by-d",
+    "divided by d": f"{GALLERY}_03.html#pitfall-divided-by-d",
     # questions
     "why divide by the root of d": "book/generated/interview.html#why-does-attention-divide-by-the-root-of-d-d",
     "how large is a dot product": "chapters/03_scaling.html#how-large-is-a-dot-product",
@@ -134,7 +134,7 @@ def test_nothing_found_says_so_and_leads_on(visit):
     assert ask(visit.page, "zzzz") == []
     assert visit.page.inner_text("#search-status") == "Nothing in the book fits “zzzz”."
     targets = [link.get_attribute("href") for link in visit.page.locator("#search-help a").all()]
-    assert targets == [GLOSSARY, "book/notation.html", f"{API}.html", "genindex.html", GALLERY]
+    assert targets == [GLOSSARY, "book/notation.html", f"{API}.html", "genindex.html", f"{GALLERY}.html"]
     assert visit.page.locator("#search-help").is_visible()
     ask(visit.page, "mask")
     assert visit.page.locator("#search-help").is_hidden()
@@ -325,7 +325,6 @@ def test_a_source_on_the_page_leads_to_its_entry():
 
 
 def test_boxes_and_gallery_lead_to_each_other():
-    gallery = text(GALLERY)
     there, back = set(), set()
     for chapter in chapters():
         for box in re.split(r'(?=<div class="pitfall admonition")', text(chapter))[1:]:
@@ -341,7 +340,8 @@ def test_boxes_and_gallery_lead_to_each_other():
             there |= {
                 (chapter, place, mistake) for mistake in re.findall(r'#(pitfall-[\w-]+)"', line[1])
             }
-    for section in re.split(r"(?=<section )", gallery):
+    pages = [name for name in site.PAGES if name.startswith(f"{GALLERY}_")]
+    for section in re.split(r"(?=<section )", "".join(map(text, pages))):
         mistake = re.search(r'<span id="(pitfall-[\w-]+)"', section)
         for line in re.findall(r'<p class="way shown-in">(.*?)</p>', section):
             ways = re.findall(r'href="\.\./\.\./([^"#]+)#([^"]+)"', line)

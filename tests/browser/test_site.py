@@ -60,7 +60,7 @@ LANDING, CHAPTER, OTHER = "book/index.html", "chapters/04_masks.html", "chapters
 ALSO_IN_DARK = {
     LANDING, CHAPTER, "chapters/deeper/01_other_views.html", "book/glossary.html", "book/notation.html",
     "book/for-instructors.html", "book/generated/api_functional.html", "book/generated/course.html",
-    "book/generated/gallery.html", "book/generated/interview.html", "genindex.html", "search.html", "404.html",
+    "book/generated/gallery_04.html", "book/generated/interview.html", "genindex.html", "search.html", "404.html",
     *(name for name in SEEN if name.startswith(SOURCES + "functional/")),
 }  # fmt: skip
 

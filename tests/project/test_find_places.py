@@ -139,7 +139,7 @@ def test_a_mistake_of_the_gallery_has_its_permanent_anchor():
         paragraph("Seen. elsewhere"),
         names=["rows", "pitfall-rows"],
     )
-    _, found = find_places.places(page(section("Gallery", mistake)), "book/generated/gallery")
+    _, found = find_places.places(page(section("Gallery", mistake)), "book/generated/gallery_04")
     assert (found["kind"], found["anchor"], found["text"]) == (
         "mistake",
         "pitfall-rows",

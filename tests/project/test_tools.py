@@ -258,10 +258,21 @@ def spec(*mutants):
     return SimpleNamespace(name="attention", checks=[check], mutants=mutants)
 
 
+def gallery_pages(*specs, paths=(), promised=()):
+    """The gallery's first page, and those of its chapters."""
+    mistakes = generate.by_chapter({each.name: each for each in specs})
+    files = {generate.number(path): path for path in paths}
+    first = generate.gallery(mistakes, files, set(promised))
+    return first, *(generate.mistakes_of(n, pairs, files) for n, pairs in mistakes.items())
+
+
 def test_gallery_shows_mistake_check_and_code(tmp_path):
     path = chapter(tmp_path, v4.new_markdown_cell("# 4. Masks"))
-    page = generate.gallery({"attention": spec(mutant())}, [path])
-    assert "(pitfall-rows-that-sum-to-2)=\n### Rows that sum to 2" in page
+    first, page = gallery_pages(spec(mutant()), paths=[path])
+    assert "## [4. Masks](gallery_04.md)" in first
+    assert "\n- [Rows that sum to 2](#pitfall-rows-that-sum-to-2)\n" in first
+    assert page.startswith("# Pitfalls: 4. Masks\n")
+    assert "(pitfall-rows-that-sum-to-2)=\n## Rows that sum to 2" in page
     assert "*rows sum to 1*, a check of `attention`. Weights are a distribution." in page
     assert "def rows_that_sum_to_two(x):\n    return 2 * x\n```" in page
     assert "[](../../chapters/04_masks.ipynb)" in page
@@ -270,17 +281,32 @@ def test_gallery_shows_mistake_check_and_code(tmp_path):
 def test_gallery_of_an_exception_and_of_a_mistake_without_code():
     raises = mutant(name="a", rejected_by="RuntimeError")
     unseen = mutant(name="b", candidate=None, rejected_by="gallery only: no call shows it")
-    page = generate.gallery({"attention": spec(raises, unseen)}, [])
+    first, page = gallery_pages(spec(raises, unseen))
     assert "`RuntimeError`, which it raises when the judge of `attention` calls it." in page
     assert "gallery only: no call shows it." in page
-    assert "2 mistakes" in page
-    assert "1 of them are small wrong implementations" in page
+    assert "2 mistakes" in first
+    assert "1 of them are small wrong implementations" in first
     assert page.count("The wrong code") == 1
+
+
+def test_gallery_has_a_page_for_each_chapter():
+    first, fourth, eleventh = gallery_pages(spec(mutant(chapter=11), mutant(name="b")))
+    assert first.index("(#pitfall-b)") < first.index("(#pitfall-rows-that")
+    assert ("## B" in fourth, "## Rows" in fourth) == (True, False)
+    assert ("## B" in eleventh, "## Rows" in eleventh) == (False, True)
+
+
+def test_gallery_keeps_the_places_that_it_promised():
+    first, _ = gallery_pages(spec(mutant(), mutant(name="b")), promised=["pitfall-b"])
+    assert '- <span id="pitfall-b"></span>[B](#pitfall-b)' in first
+    assert first.count("<span") == 1
+    with pytest.raises(ValueError, match=r"places that are gone: pitfall-c, pitfall-d$"):
+        gallery_pages(spec(mutant()), promised=["pitfall-d", "pitfall-c"])
 
 
 def test_gallery_refuses_two_mistakes_of_one_name():
     with pytest.raises(ValueError, match="rows that sum to 2"):
-        generate.gallery({"a": spec(mutant()), "b": spec(mutant())}, [])
+        gallery_pages(spec(mutant(), mutant()))
 
 
 def test_interview_questions_move_with_their_links(tmp_path):
