@@ -3,8 +3,8 @@
 Each family is a model of transformers with random weights, and what `from_pretrained` makes of its
 folder: that both give the same logits and tokens is asserted. They work in turns on one thread; a
 number is the median of the ratios of neighboring turns, theirs over ours, so above 1 ours is faster.
-Theirs computes attention by SDPA. The beginning of a text is fed at once, tokens then one by one, with
-a cache, greedily. About 8 minutes of one processor.
+Theirs computes attention by SDPA where it can. The beginning of a text is fed at once, tokens then one by one, with
+a cache, greedily. About 40 minutes of one processor.
 
 Usage: OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE python benchmarks/families.py [--rounds 11] [--tiny]
 """
@@ -37,58 +37,79 @@ WHAT = (
 )
 
 
-def gpt2(size: int) -> nn.Module:
-    """GPT-2."""
-    config = hf.GPT2Config(
-        vocab_size=VOCAB, n_positions=2 * LENGTH, n_embd=size, n_layer=LAYERS, n_head=HEADS,
-        n_inner=4 * size, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0,
-        eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    return hf.GPT2LMHeadModel(config)
+# Of each family that has the option. No dropout: both would draw, each its own.
+SHARED = {
+    "vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1,
+    "decoder_start_token_id": 0, "max_position_embeddings": 2 * LENGTH,
+}  # fmt: skip
+UNDROPPED = dict.fromkeys(
+    ("resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0
+)
+EXPERTS, CHOSEN = 4, 2
 
 
-def llama(size: int) -> nn.Module:
-    """Llama, with half as many KV heads as heads."""
-    config = hf.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=size, intermediate_size=4 * size, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS // 2, bos_token_id=0,
-        max_position_embeddings=2 * LENGTH, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    return hf.LlamaForCausalLM(config)
+def sizes(width: int) -> dict[str, dict]:
+    """What each family calls the sizes, and its options: KV heads, experts, windows."""
+    gpt = {"n_embd": width, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 2 * LENGTH}
+    bert = {
+        "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+    }  # fmt: skip
+    llama = bert | {"num_key_value_heads": HEADS // 2}
+    experts = llama | {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN}
+    latent = bert | {
+        "num_key_value_heads": HEADS, "q_lora_rank": width // 2, "kv_lora_rank": width // 4,
+        "qk_rope_head_dim": width // 16, "qk_nope_head_dim": width // 8, "v_head_dim": width // 8,
+        "n_routed_experts": EXPERTS, "num_experts_per_tok": CHOSEN, "moe_intermediate_size": width,
+        "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "n_shared_experts": 1,
+    }  # fmt: skip
+    bart = {
+        "d_model": width, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": HEADS,
+        "decoder_attention_heads": HEADS, "encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width,
+        "dropout": 0.0, "forced_eos_token_id": None,
+    }  # fmt: skip
+    recurrent = {"hidden_size": width, "num_hidden_layers": LAYERS}
+    return {
+        "gpt2": gpt, "openai-gpt": gpt, "bert": bert, "albert": bert | {"embedding_size": width // 2},
+        "bart": bart, "marian": bart, "mbart": bart,
+        "llama": llama, "mistral": llama | {"sliding_window": LENGTH // 2}, "qwen3": llama | {"head_dim": width // HEADS},
+        "falcon": bert, "gpt_bigcode": gpt, "deepseek_v2": latent | {"topk_method": "group_limited_greedy"},
+        "deepseek_v3": latent, "gpt_oss": experts | {"head_dim": width // HEADS, "sliding_window": LENGTH // 2},
+        "deepseek_v32": latent | {"index_topk": LENGTH // 2, "index_n_heads": 2, "index_head_dim": width // 8},
+        "roformer": bert, "gptj": gpt | {"rotary_dim": width // HEADS // 2}, "gpt_neox": bert,
+        "bloom": {"hidden_size": width, "n_layer": LAYERS, "n_head": HEADS},
+        "mpt": {"d_model": width, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": 2 * LENGTH},
+        "t5": {"d_model": width, "d_kv": width // HEADS, "d_ff": 4 * width, "num_layers": LAYERS,
+               "num_heads": HEADS, "dropout_rate": 0.0},
+        "rwkv": recurrent | {"context_length": 2 * LENGTH}, "mamba": recurrent,
+        "mamba2": recurrent | {"num_heads": HEADS, "head_dim": 2 * width // HEADS, "state_size": 32,
+                               "n_groups": 1, "chunk_size": LENGTH},
+        "mixtral": experts, "bitnet": llama,
+    }  # fmt: skip
 
 
-def bert(size: int) -> nn.Module:
-    """BERT with its masked language modeling head."""
-    config = hf.BertConfig(
-        vocab_size=VOCAB, hidden_size=size, intermediate_size=4 * size, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, max_position_embeddings=2 * LENGTH, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, pad_token_id=0,
-    )  # fmt: skip
-    return hf.BertForMaskedLM(config)
+MASKED = ("bert", "albert", "roformer")
+ALONE = ("rwkv",)  # one text: transformers' has no mask, and mixes up a batch
 
 
-def bart(size: int) -> nn.Module:
-    """BART."""
-    config = hf.BartConfig(
-        vocab_size=VOCAB, d_model=size, encoder_layers=LAYERS, decoder_layers=LAYERS,
-        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=4 * size,
-        decoder_ffn_dim=4 * size, max_position_embeddings=2 * LENGTH, dropout=0.0,
-        bos_token_id=0, eos_token_id=None, pad_token_id=1, decoder_start_token_id=0,
-        forced_eos_token_id=None,
-    )  # fmt: skip
-    return hf.BartForConditionalGeneration(config)
-
-
-MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert, "bart": bart}
+def theirs_of(kind: str, width: int) -> nn.Module:
+    """Transformers' model."""
+    usual = hf.AutoConfig.for_model(kind)
+    shared = {name: given for name, given in (SHARED | UNDROPPED).items() if hasattr(usual, name)}
+    config = hf.AutoConfig.for_model(kind, **shared | sizes(width)[kind])
+    if kind in MASKED:
+        return hf.AutoModelForMaskedLM.from_config(config)
+    door = hf.AutoModelForSeq2SeqLM if config.is_encoder_decoder else hf.AutoModelForCausalLM
+    return door.from_config(config)
 
 
 def both(kind: str, size: int) -> tuple[nn.Module, nn.Module]:
     """Theirs, and ours with the same weights, large enough that tokens differ."""
     torch.manual_seed(0)
-    theirs = MODELS[kind](size).eval()
+    theirs = theirs_of(kind, size).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
-            if parameter.ndim == 2:
+            if parameter.ndim == 2 and parameter.requires_grad:  # not fixed positions
                 parameter.normal_(std=1.5 / size**0.5)
     with TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
@@ -106,7 +127,7 @@ def logits_of(module: nn.Module, ids: Tensor, mask: Tensor | None) -> Tensor:
     if not theirs:
         return module(ids, ids, **given) if causal else module(ids, **given)
     options = {"decoder_input_ids": ids} if causal else {}
-    options |= {} if module.config.model_type == "bert" else {"use_cache": False}
+    options |= {} if module.config.model_type in MASKED else {"use_cache": False}
     return module(input_ids=ids, **options, **given).logits
 
 
@@ -167,7 +188,7 @@ def row_of(kind: str, name: str, size: int, rounds: int) -> dict:
     """One family and one piece of work, after asking whether both answer the same."""
     theirs, ours = both(kind, size)
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(3, VOCAB, (BATCH, LENGTH), generator=generator)
+    ids = torch.randint(3, VOCAB, (1 if kind in ALONE else BATCH, LENGTH), generator=generator)
     mask = None
     if name == "forward, padded":
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
@@ -189,17 +210,19 @@ def main() -> None:
     """Measure every family, print a table and store it; a tiny run stores nothing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--only", help="one family; nothing is stored")
     parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
     hf.utils.logging.set_verbosity_error()
     rows = []
-    for kind in (kind for kind in MODELS if kind in FAMILIES):
-        for name in (name for name in JOBS if kind != "bert" or name != "generation"):
+    for kind in (kind for kind in sizes(WIDTH) if kind in FAMILIES and given.only in (None, kind)):
+        left_out = {"generation"} if kind in MASKED else {"forward, padded"} if kind in ALONE else set()
+        for name in (name for name in JOBS if name not in left_out):
             rows.append(row_of(kind, name, 32 if given.tiny else WIDTH, given.rounds))
             row = rows[-1]
             print(f"{kind:8}{name:18}{row['ratio']:6.2f}  {row['quartiles']}", flush=True)
-            if not given.tiny:
+            if not given.tiny and not given.only:
                 load = (
                     f"{os.cpu_count()} processors, load {os.getloadavg()[2]:.1f} (1: nothing else)"
                 )
