@@ -43,7 +43,14 @@ SHARED = {
     "decoder_start_token_id": 0, "max_position_embeddings": 2 * LENGTH,
 }  # fmt: skip
 UNDROPPED = dict.fromkeys(
-    ("resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0
+    (
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+    ),
+    0.0,
 )
 EXPERTS, CHOSEN = 4, 2
 
@@ -68,21 +75,21 @@ def sizes(width: int) -> dict[str, dict]:
         "decoder_attention_heads": HEADS, "encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width,
         "dropout": 0.0, "forced_eos_token_id": None,
     }  # fmt: skip
-    recurrent = {"hidden_size": width, "num_hidden_layers": LAYERS}
+    sized = {"hidden_size": width, "num_hidden_layers": LAYERS}
     return {
         "gpt2": gpt, "openai-gpt": gpt, "bert": bert, "albert": bert | {"embedding_size": width // 2},
         "bart": bart, "marian": bart, "mbart": bart,
         "llama": llama, "mistral": llama | {"sliding_window": LENGTH // 2}, "qwen3": llama | {"head_dim": width // HEADS},
-        "falcon": bert, "gpt_bigcode": gpt, "deepseek_v2": latent | {"topk_method": "group_limited_greedy"},
+        "falcon": sized | {"num_attention_heads": HEADS}, "gpt_bigcode": gpt, "deepseek_v2": latent | {"topk_method": "group_limited_greedy"},
         "deepseek_v3": latent, "gpt_oss": experts | {"head_dim": width // HEADS, "sliding_window": LENGTH // 2},
         "deepseek_v32": latent | {"index_topk": LENGTH // 2, "index_n_heads": 2, "index_head_dim": width // 8},
         "roformer": bert, "gptj": gpt | {"rotary_dim": width // HEADS // 2}, "gpt_neox": bert,
         "bloom": {"hidden_size": width, "n_layer": LAYERS, "n_head": HEADS},
         "mpt": {"d_model": width, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": 2 * LENGTH},
         "t5": {"d_model": width, "d_kv": width // HEADS, "d_ff": 4 * width, "num_layers": LAYERS,
-               "num_heads": HEADS, "dropout_rate": 0.0},
-        "rwkv": recurrent | {"context_length": 2 * LENGTH}, "mamba": recurrent,
-        "mamba2": recurrent | {"num_heads": HEADS, "head_dim": 2 * width // HEADS, "state_size": 32,
+               "num_heads": HEADS, "dropout_rate": 0.0, "decoder_start_token_id": 0},
+        "rwkv": sized | {"context_length": 2 * LENGTH}, "mamba": sized,
+        "mamba2": sized | {"num_heads": HEADS, "head_dim": 2 * width // HEADS, "state_size": 32,
                                "n_groups": 1, "chunk_size": LENGTH},
         "mixtral": experts, "bitnet": llama,
     }  # fmt: skip
@@ -217,9 +224,11 @@ def main() -> None:
     hf.utils.logging.set_verbosity_error()
     rows = []
     for kind in (kind for kind in sizes(WIDTH) if kind in FAMILIES and given.only in (None, kind)):
-        left_out = {"generation"} if kind in MASKED else {"forward, padded"} if kind in ALONE else set()
+        left_out = (
+            {"generation"} if kind in MASKED else {"forward, padded"} if kind in ALONE else set()
+        )
         for name in (name for name in JOBS if name not in left_out):
-            rows.append(row_of(kind, name, 32 if given.tiny else WIDTH, given.rounds))
+            rows.append(row_of(kind, name, 64 if given.tiny else WIDTH, given.rounds))
             row = rows[-1]
             print(f"{kind:8}{name:18}{row['ratio']:6.2f}  {row['quartiles']}", flush=True)
             if not given.tiny and not given.only:
