@@ -73,7 +73,7 @@ class Method(NamedTuple):
 
 
 def root(length: int) -> int:
-    """About the square root: 32 for 1,024 and 2,048 tokens, 64 for 4,096."""
+    """A power of two near the square root: 32 for 1,024 tokens, 64 for 2,048 and 4,096, 256 for 32,768."""
     return 1 << (length.bit_length() // 2)
 
 
