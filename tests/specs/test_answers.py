@@ -14,7 +14,6 @@ from tested_transformer.specs.judge import judge
 pytestmark = pytest.mark.plain_types
 
 SEEDS = range(5)  # `make judge-soak` takes 500
-EACH = 2  # at how many of them a right answer is judged: 0 and 1, 1 and 2, 2 and 3 ... in turn
 ENOUGH = 0.5  # of a tolerance, for a right answer
 
 
@@ -34,29 +33,24 @@ def without_mutants(name):
     return replace(spec_named(name), mutants=())
 
 
-def judged_at(place, count):
-    """The seeds of the answer at this place among so many: two, and more where else one had no answer."""
-    last = place == count - 1
-    return [
-        seed for seed in SEEDS if (seed - place) % len(SEEDS) < EACH or (last and seed >= count)
-    ]
+def judged_at(seed, answers):
+    """Those whose turn it is: at each seed some answer, and each answer at some seed."""
+    return answers[seed :: len(SEEDS)] or [answers[seed % len(answers)]]
 
 
-@pytest.mark.parametrize("count", range(1, 9))
-def test_every_seed_has_an_answer_and_every_answer_two_seeds(count):
-    seeds = [judged_at(place, count) for place in range(count)]
-    assert {seed for some in seeds for seed in some} == set(SEEDS)
-    assert min(map(len, seeds)) >= EACH
+@pytest.mark.parametrize("count", range(1, 12))
+def test_every_answer_has_its_turn_and_every_seed_an_answer(count):
+    turns = [judged_at(seed, list(range(count))) for seed in SEEDS]
+    assert min(map(len, turns)) >= 1
+    assert {answer for some in turns for answer in some} == set(range(count))
 
 
 @of_specs(RIGHT, WRONG)
 def test_right_answers_pass_at_every_seed(name):
-    """Each Spec at five seeds, each answer at two of them or more: all at all of them takes `make judge-soak`."""
+    """Each Spec at five seeds, where its answers take turns: all at all of them takes `make judge-soak`."""
     answers = [answer for answer in RIGHT if answer.spec == name]
     for seed in SEEDS:
-        for place, answer in enumerate(answers):
-            if seed not in judged_at(place, len(answers)):
-                continue
+        for answer in judged_at(seed, answers):
             with shares() as used:
                 verdict = judge(without_mutants(name), answer.candidate, seed=seed)
             assert verdict.passed, f"{answer.name}, seed {seed}: {verdict}"
