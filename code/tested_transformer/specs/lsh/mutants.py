@@ -252,7 +252,7 @@ class CountedInEveryRound(LshFormula):
     "a query reads its own chunk alone",
     rejected_by="a query reads its chunk and the neighbors",
     symptom="A bucket that is split by the end of a chunk loses its pairs, even if it is small.",
-    cause="The chunk before is not read. It catches a bucket of up to two chunks, and no longer one.",
+    cause="The chunk before is not read. With it, a bucket of one token more than a chunk is always whole.",
     seen="lucidrains/reformer-pytorch issue 101, for buckets of more than two chunks",
     of="lsh_attention",
 )
