@@ -67,7 +67,7 @@ def denominator_of_all(query_features, key_features, value):
     "each running sum divided by its own feature's",
     rejected_by="equals the reference",
     cause="The query's features weigh the numerators and the denominators first; then one number divides the other.",
-    seen="EleutherAI/gpt-neo pull request 192; lucidrains/performer-pytorch, until commit 9fbfe59",
+    seen="lucidrains/performer-pytorch issue 21",
 )
 def feature_by_feature(query_features, key_features, value):
     """A mean for each feature, weighted by the query."""

@@ -133,7 +133,7 @@ class ScaledTwice(PerformerFormula):
     symptom="The bidirectional form is right, the causal one is not, though its weights sum to 1.",
     cause="The running sum of each feature's values is divided by that feature's running sum, before the query "
     "weighs them. The denominator is one number per query: its features times the sums.",
-    seen="EleutherAI/gpt-neo pull request 192; lucidrains/performer-pytorch, until commit 9fbfe59",
+    seen="lucidrains/performer-pytorch issue 21",
     of="performer_attention",
 )
 class FeatureByItself(PerformerFormula):
