@@ -22,7 +22,7 @@ def differential_lambda_init(layer: NonNegativeInt) -> float:
     """Where lambda starts in a layer, counted from 0: from 0.2 it rises towards 0.8.
 
     Raises: TypeError or ValueError that name the argument.
-    Source: Ye et al. 2024 (Differential Transformer); transformers' DiffLlamaAttention.
+    Source: Ye et al. 2025 (Differential Transformer); transformers' DiffLlamaAttention.
 
     >>> differential_lambda_init(0), round(differential_lambda_init(27), 4)
     (0.20000000000000007, 0.7998)
@@ -50,7 +50,7 @@ def differential_attention(
     Shapes: query (B, H, L, d), key (B, G, S, d), value (B, G, S, dv), H and G even, lambda_ () ->
         (B, H/2, L, 2 dv), and the weights (B, H/2, L, S) with return_weights.
     Raises: TypeError or ValueError that name the argument.
-    Source: Ye et al. 2024 (Differential Transformer); transformers' DiffLlamaAttention.
+    Source: Ye et al. 2025 (Differential Transformer); transformers' DiffLlamaAttention.
     """
     for name, heads in (("query", query), ("key", key)):
         if heads.shape[1] % 2:

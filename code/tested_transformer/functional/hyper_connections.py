@@ -28,7 +28,7 @@ def connection_weights(
 
     Shapes: static (n, m), normed (*batch, n, D), dynamic (D, m), scale () -> (*batch, n, m).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zhu et al. 2024 (hyper-connections), dynamic hyper-connections.
+    Source: Zhu et al. 2025 (hyper-connections), dynamic hyper-connections.
     """
     return static + scale * torch.tanh(normed @ dynamic)
 
@@ -43,7 +43,7 @@ def read_streams(
 
     Shapes: streams (*batch, n, D), alpha (n, 1 + n) or (*batch, n, 1 + n) -> (*batch, D), (*batch, n, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zhu et al. 2024 (hyper-connections), width-connections.
+    Source: Zhu et al. 2025 (hyper-connections), width-connections.
     """
     if alpha.shape[-1] != 1 + streams.shape[-2]:
         wanted = f"{1 + streams.shape[-2]} columns, one more than there are streams"
@@ -62,7 +62,7 @@ def write_streams(
 
     Shapes: streams (*batch, n, D), output (*batch, D), beta (n) or (*batch, n) -> (*batch, n, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zhu et al. 2024 (hyper-connections), depth-connections.
+    Source: Zhu et al. 2025 (hyper-connections), depth-connections.
     """
     return streams + beta[..., None] * output[..., None, :]
 
@@ -79,7 +79,7 @@ def hyper_connection(
     Shapes: streams (*batch, n, D), sublayer (*batch, D) -> (*batch, D), alpha (n, 1 + n) or (*batch, n, 1 + n),
         beta (n) or (*batch, n) -> (*batch, n, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zhu et al. 2024 (hyper-connections).
+    Source: Zhu et al. 2025 (hyper-connections).
     """
     own, mixed = read_streams(streams, alpha)
     return write_streams(mixed, sublayer(own), beta)

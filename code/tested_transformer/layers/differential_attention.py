@@ -24,7 +24,7 @@ class DifferentialAttention(MultiHeadAttention):
 
     Shapes: as of MultiHeadAttention; the weights are (B, H/2, L, S).
     Raises: TypeError or ValueError that name the argument.
-    Source: Ye et al. 2024 (Differential Transformer); transformers' DiffLlamaAttention.
+    Source: Ye et al. 2025 (Differential Transformer); transformers' DiffLlamaAttention.
     """
 
     @checked

@@ -17,7 +17,7 @@ __all__ = ["GatedAttention"]
 class GatedAttention(MultiHeadAttention):
     """Multi-head attention whose heads are multiplied by sigmoid(gate(x)) before the output layer.
 
-    Attention weights sum to 1, so that plain attention always returns something; a gate near 0 returns nothing.
+    Attention weights sum to 1, so that plain attention always returns something; a gate near 0 returns almost nothing.
 
     Shapes: as of MultiHeadAttention.
     Raises: TypeError or ValueError that name the argument.

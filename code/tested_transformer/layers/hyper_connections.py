@@ -27,7 +27,7 @@ class HyperConnection(Residual):
 
     Shapes: x (*batch, n, D); sublayer: a function (*batch, D) -> (*batch, D). Returns (*batch, n, D).
     Raises: TypeError or ValueError that name the argument.
-    Source: Zhu et al. 2024 (hyper-connections).
+    Source: Zhu et al. 2025 (hyper-connections).
     """
 
     @checked
@@ -93,7 +93,7 @@ class HyperStack(Stack):
     The paper ends in the sum. A norm follows, which makes the same of both but for its eps.
 
     Shapes, Raises: as `Stack`.
-    Source: Zhu et al. 2024 (hyper-connections).
+    Source: Zhu et al. 2025 (hyper-connections).
     """
 
     num_streams = 1
@@ -117,7 +117,7 @@ def use_hyper_connections(stack: Stack, num_streams: PositiveInt, **options: Any
     """The layers of a pre-norm stack, each `Residual` replaced by a `HyperConnection` with its norm.
 
     Raises: TypeError or ValueError that name the argument; ValueError for a stack that is not pre-norm.
-    Source: Zhu et al. 2024 (hyper-connections).
+    Source: Zhu et al. 2025 (hyper-connections).
     """
     number = 0
     for layer in stack:

@@ -85,7 +85,7 @@ class SelectiveStateSpace(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize a as -1 to -N, and the step sizes between 0.001 and 0.1."""
+        """Initialize a as -1 to -N, and the biases of the steps: their softplus is between 0.001 and 0.1."""
         self.a_log.copy_(torch.arange(1, self.a_log.shape[1] + 1).log().expand_as(self.a_log))
         self.skip.fill_(1.0)
         init_steps(self.step.bias)

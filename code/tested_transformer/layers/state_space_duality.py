@@ -102,7 +102,7 @@ class StateSpaceDuality(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize a as -1 to -H, and the step sizes between 0.001 and 0.1."""
+        """Initialize a as -1 to -H, and the biases of the steps: their softplus is between 0.001 and 0.1."""
         self.a_log.copy_(torch.arange(1, self.num_heads + 1).log())
         self.skip.fill_(1.0)
         self.norm_weight.fill_(1.0)

@@ -33,8 +33,8 @@ def parallel_ssd(
     """All tokens at once: (C B^T * M) (delta x), where M[i, j] is the product of the decays of tokens j+1 to i.
 
     Queries are c, keys are b, values are x times its step size delta, and the decay is exp(delta a): retention
-    without a scale. b and c have G groups, each shared by H / G neighboring heads, as in grouped-query attention.
-    Padding, where `real` is False, has a step of 0: it leaves the state alone.
+    without a scale. b and c have G groups, each shared by H / G neighboring heads: these share key and query, and
+    each has values of its own. Padding, where `real` is False, has a step of 0: it leaves the state alone.
 
     Shapes: x (B, H, L, d), delta (B, H, L), a and skip (H), b and c (B, G, L, N), state (B, H, N, d), real (B, L)
         -> (B, H, L, d), and the state after the last token, in at least float32.

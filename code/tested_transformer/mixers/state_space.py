@@ -31,7 +31,7 @@ def discretize(
     """One step of size delta of dh/dt = a h + b x, for an x that is constant during the step.
 
     Both methods have exp(delta a) for the old state. For the input, "zoh" (zero-order hold) is exact:
-    b (exp(delta a) - 1) / a. "euler" is delta b, its first term: off by delta^2 a b / 2 and more.
+    b (exp(delta a) - 1) / a. "euler" is delta b, its first term: larger by -delta^2 a b / 2 and smaller terms.
 
     Shapes: any that broadcast; a and b may be complex -> the factor of the state, and that of the input.
     Raises: TypeError or ValueError that name the argument.

@@ -9,7 +9,7 @@ from .attention import _wide, dot
 
 def hyper_connection(streams, weight, alpha, beta):
     """n streams around the sublayer h weight^T. Shapes: streams (*batch, n, D), weight (D, D), alpha (*batch, n, 1 + n) or
-    (n, 1 + n), beta (*batch, n) or (n) -> (*batch, n, D). Source: Zhu et al. 2024."""
+    (n, 1 + n), beta (*batch, n) or (n) -> (*batch, n, D). Source: Zhu et al. 2025."""
     streams, weight, alpha, beta = map(_wide, (streams, weight, alpha, beta))
     alpha = np.broadcast_to(alpha, (*streams.shape[:-1], alpha.shape[-1]))
     beta = np.broadcast_to(beta, streams.shape[:-1])

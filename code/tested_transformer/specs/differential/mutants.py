@@ -39,7 +39,7 @@ class DifferentialFormula(Formula):
     "neighboring heads are paired",
     rejected_by="the second half of the heads is taken off",
     symptom="A converted checkpoint generates noise.",
-    cause="Heads 2 i and 2 i + 1 in place of i and i + H/2.",
+    cause="Heads 2 i and 2 i + 1, as in the code of the paper, in place of i and i + H/2.",
     of="differential_attention",
 )
 class NeighborsPaired(DifferentialFormula):
