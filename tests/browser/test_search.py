@@ -134,7 +134,13 @@ def test_nothing_found_says_so_and_leads_on(visit):
     assert ask(visit.page, "zzzz") == []
     assert visit.page.inner_text("#search-status") == "Nothing in the book fits “zzzz”."
     targets = [link.get_attribute("href") for link in visit.page.locator("#search-help a").all()]
-    assert targets == [GLOSSARY, "book/notation.html", f"{API}.html", "genindex.html", f"{GALLERY}.html"]
+    assert targets == [
+        GLOSSARY,
+        "book/notation.html",
+        f"{API}.html",
+        "genindex.html",
+        f"{GALLERY}.html",
+    ]
     assert visit.page.locator("#search-help").is_visible()
     ask(visit.page, "mask")
     assert visit.page.locator("#search-help").is_hidden()
