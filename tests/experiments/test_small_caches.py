@@ -76,4 +76,4 @@ def test_the_short_rotary_key_is_slow_to_learn_and_not_too_short():
         if row["variant"] == "MLA, 24 + 8"
     }
     assert min(found[100, 400, seed] for seed in range(3)) > 0.85
-    assert found[10_000, 1200, 0] > 0.95
+    assert min(found[10_000, 1200, seed] for seed in range(3)) > 0.93
