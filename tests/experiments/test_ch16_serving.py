@@ -36,7 +36,7 @@ def test_the_waste_of_each_policy():
         served = serve(simulated_day(1, hours=1), policy)
         shares[policy] = served.share
         wasted = served.reserved - served.held
-        if policy == "pages of 16":
+        if policy == "blocks of 16":
             assert (wasted <= (BLOCK - 1) * served.running).all()
         if policy == "power of two":
             assert (wasted < served.held + BLOCK * served.running).all()
@@ -47,14 +47,14 @@ def test_the_waste_of_each_policy():
         < shares["power of two"]
         < 0.8
         < 0.97
-        < shares["pages of 16"]
+        < shares["blocks of 16"]
     )
 
 
 def test_two_requests_by_hand():
     """Room for 40 tokens: the first grows from 10 to 30, the second waits until it is gone."""
     day = Day(np.array([0, 0, 4]), np.array([10, 20, 1]), np.array([20, 1, 1]))
-    served = serve(day, "pages of 16", memory=40)
+    served = serve(day, "blocks of 16", memory=40)
     assert served.running.tolist() == [1, 1, 0, 0, 1]
     assert served.held[0] == 10
     assert served.reserved[0] == 16

@@ -67,3 +67,13 @@ def test_two_kv_heads_are_the_llama_of_chapter_13():
 def test_the_heads_are_those_of_chapter_13():
     config = small_cache_model("MHA").config
     assert (config.num_heads, config.d_head, config.num_kv_heads) == (HEADS, D_HEAD, HEADS)
+
+
+def test_the_short_rotary_key_is_slow_to_learn_and_not_too_short():
+    found = {
+        (row["base"], row["steps"], row["seed"]): row["right"]
+        for row in rows("small_caches_longer")
+        if row["variant"] == "MLA, 24 + 8"
+    }
+    assert min(found[100, 400, seed] for seed in range(3)) > 0.85
+    assert min(found[10_000, 1200, seed] for seed in range(3)) > 0.93

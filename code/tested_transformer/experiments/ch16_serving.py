@@ -28,7 +28,7 @@ POLICIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "power of two": lambda length: (
         2 ** np.ceil(np.log2(np.maximum(length, BLOCK))).astype(np.int64)
     ),
-    "pages of 16": lambda length: -(-length // BLOCK) * BLOCK,
+    "blocks of 16": lambda length: -(-length // BLOCK) * BLOCK,
 }
 
 
