@@ -16,7 +16,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x):
         """B L D -> B L D."""
         heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # B L 3 H d
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # B H L d each
+        query, key, value = heads.permute(2, 0, 3, 1, 4)  # 3 B H L d: B H L d each
         x = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.output(x.transpose(1, 2).flatten(2))  # B L D
 
