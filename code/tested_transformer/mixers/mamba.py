@@ -92,9 +92,11 @@ def chunked_selective_scan(
     state: Float[Tensor, "B D N"] | None = None,
     real: Bool[Tensor, "B L"] | None = None,
     method: Method = "euler",
-    chunk_size: PositiveInt = 64,
+    chunk_size: PositiveInt = 8,
 ) -> Outputs:
     """A scan within each chunk, the state from chunk to chunk: the states of one chunk at a time are in memory.
+
+    A scan of n tokens passes over its states log2(n) times: short chunks are cheap, and fewer steps than tokens.
 
     Shapes, arguments: those of `recurrent_selective_scan`, which gives the same numbers.
     Raises: TypeError or ValueError that name the argument.
