@@ -15,9 +15,9 @@ def image_patches(images, patch):
 class ViT(nn.Module):
     """An encoder over a class token and patches, with one logit per class."""
 
-    def __init__(self, image, patch, channels, d_model, num_heads, d_ff, num_layers, num_classes):
+    def __init__(self, size, patch, channels, d_model, num_heads, d_ff, num_layers, num_classes):
         super().__init__()
-        (H, W), (h, w) = image, patch
+        (H, W), (h, w) = size, patch
         self.patch = patch
         self.projection = nn.Linear(channels * h * w, d_model)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
