@@ -44,7 +44,7 @@ class SelectiveStateSpace(nn.Module):
         bias: bool = False,
         conv_bias: bool = True,
         method: Method = "euler",
-        chunk_size: PositiveInt = 64,
+        chunk_size: PositiveInt = 8,
     ) -> None:
         super().__init__()
         d_inner = 2 * d_model if d_inner is None else d_inner

@@ -36,7 +36,7 @@ class MambaConfig(RecurrentLanguageModelConfig):
     bias: bool = False  # in the first and the last linear layer of a block
     conv_bias: bool = True
     method: Literal["zoh", "euler"] = "euler"  # see discretize
-    chunk_size: PositiveInt = 64
+    chunk_size: PositiveInt = 8
     # What others choose otherwise:
     float32_residual: bool = True
     tied_output: bool = True
