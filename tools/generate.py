@@ -92,8 +92,8 @@ def gallery(mistakes: dict[int, list[tuple]], files: dict[int, Path], promised: 
     running = sum(mutant.candidate is not None for mutant in every)
     page = [
         "# The pitfall gallery",
-        f"{len(every)} mistakes: {len(every) - made} seen in public, with the place, and {made} made for this "
-        f"book because the checks must tell them apart. {running} of them are small wrong implementations in "
+        f"{len(every):,} mistakes: {len(every) - made:,} seen in public, with the place, and {made} made for this "
+        f"book because the checks must tell them apart. {running:,} of them are small wrong implementations in "
         "the package, and the tests prove that the check named with each rejects it. When your own function "
         "fails an exercise, it is compared with the mistakes of that exercise.",
     ]
