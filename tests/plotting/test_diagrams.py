@@ -608,5 +608,5 @@ def test_chapters_show_each_diagram_with_a_caption_and_a_label():
         "11": ["The key/value cache, step by step"],
         "13": ["A block of GPT-2 and a block of Llama"],
         "15": ["The tiles of FlashAttention"],
-        "16": ["Four ways to cache keys and values"],
+        "16": ["Four ways to cache keys and values", "A YOCO of 32 layers"],
     }
