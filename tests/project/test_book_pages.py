@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "book" / "_ext"), str(ROOT / "tools")]
+from chapters import chapter_paths, heading  # noqa: E402
+
 light_pages = pytest.importorskip("light_pages")
 mathematics = pytest.importorskip("mathematics")
 
@@ -64,6 +67,13 @@ def test_what_can_not_be_set_is_refused(latex, words):
 
 
 # ------------------------------------------------------------------------------------------ styles
+
+
+def test_no_title_has_a_formula():
+    """Titles stand in every page's list of pages, where large letters would cut a formula off."""
+    titles = [heading(path) for path in chapter_paths()]
+    assert len(titles) > 100
+    assert [title for title in titles if "$" in title or "math" in title] == []
 
 
 def test_rules_that_match_nothing_go_and_others_stay():
