@@ -21,6 +21,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers as hf
+from equal_families import ALONE, DOORS, MASKED
 from record import write_rows
 from torch import Tensor, nn
 
@@ -42,16 +43,8 @@ SHARED = {
     "vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1,
     "decoder_start_token_id": 0, "max_position_embeddings": 2 * LENGTH,
 }  # fmt: skip
-UNDROPPED = dict.fromkeys(
-    (
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-    ),
-    0.0,
-)
+DROPOUTS = "resid_pdrop embd_pdrop attn_pdrop hidden_dropout_prob attention_probs_dropout_prob"
+UNDROPPED = dict.fromkeys(DROPOUTS.split(), 0.0)
 EXPERTS, CHOSEN = 4, 2
 
 
@@ -95,19 +88,12 @@ def sizes(width: int) -> dict[str, dict]:
     }  # fmt: skip
 
 
-MASKED = ("bert", "albert", "roformer")
-ALONE = ("rwkv",)  # one text: transformers' has no mask, and mixes up a batch
-
-
 def theirs_of(kind: str, width: int) -> nn.Module:
     """Transformers' model."""
     usual = hf.AutoConfig.for_model(kind)
     shared = {name: given for name, given in (SHARED | UNDROPPED).items() if hasattr(usual, name)}
     config = hf.AutoConfig.for_model(kind, **shared | sizes(width)[kind])
-    if kind in MASKED:
-        return hf.AutoModelForMaskedLM.from_config(config)
-    door = hf.AutoModelForSeq2SeqLM if config.is_encoder_decoder else hf.AutoModelForCausalLM
-    return door.from_config(config)
+    return DOORS.get(kind, hf.AutoModelForCausalLM).from_config(config)
 
 
 def both(kind: str, size: int) -> tuple[nn.Module, nn.Module]:
