@@ -127,7 +127,7 @@ def become_kernel(arguments: list[str], folder: str, environment: dict[str, str]
     os.environ.clear()
     os.environ.update(environment)
     torch.seed()  # as after an import; Python's own does so in every fork
-    np.random.seed()
+    np.random.seed()  # noqa: NPY002  # what a cell forgot to seed differs in every kernel
     sys.argv = [ipykernel_launcher.__file__, *arguments]
     # It ends when this process's parent does.
     kernelapp.launch_new_instance(parent_handle=os.getppid())
