@@ -99,7 +99,9 @@ class Errors:
 
 def serve() -> None:
     """Import, then fork a kernel for each line that comes, and answer with its number."""
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as in a kernel
+    # What modules read when they are imported: a kernel sets the one, chapter 15 the other before it imports.
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    os.environ["TRITON_INTERPRET"] = "1"
     with redirect_stderr(Errors()):
         for name in IMPORTED:
             import_module(name)
