@@ -49,7 +49,9 @@ def measure(search: str, seed: int | None) -> dict:
     if seed == 0:
         book.save_encoder(bert)
         bert = book.load_encoder()  # as it ships, in float16
-    keys = {name: book.scores_of_keys(bert, given, PASSAGES, tokenizer) for name, given in SETS.items()}
+    keys = {
+        name: book.scores_of_keys(bert, given, PASSAGES, tokenizer) for name, given in SETS.items()
+    }
     both = {name: book.combined(keys[name], words[name]["BM25"]) for name in SETS}
     parameters = sum(w.numel() for w in bert.parameters())
     return {

@@ -40,7 +40,9 @@ def formula_text(formula: str) -> str:
     formula = re.sub(r"\\[td]?frac\s*\{([^{}]*)\}", r"\1/", formula)
     for sign, plain in ((r"\cdot", "*"), (r"\top", "T"), (r"\times", "x"), (r"\le", "<=")):
         formula = re.sub(re.escape(sign) + r"(?![a-z])", lambda _, p=plain: p, formula)
-    formula = re.sub(r"\\(operatorname|text|mathrm|mathcal|mathbb|left|right)(?![a-z])", "", formula)
+    formula = re.sub(
+        r"\\(operatorname|text|mathrm|mathcal|mathbb|left|right)(?![a-z])", "", formula
+    )
     formula = re.sub(r"\\([a-zA-Z]+)", r"\1", formula)
     return " ".join(re.sub(r"\\.|[{}~]", " ", formula).split())
 
@@ -52,7 +54,9 @@ def plain(text: str) -> str:
     'The mean of keys, see here.'
     """
     text = re.sub(r"<[^>\n]*>", "", text)
-    text = re.sub(r"\{cite:[pt]\}`([a-z]+)(\d{4})\w*`", lambda m: f"{m[1].capitalize()} {m[2]}", text)
+    text = re.sub(
+        r"\{cite:[pt]\}`([a-z]+)(\d{4})\w*`", lambda m: f"{m[1].capitalize()} {m[2]}", text
+    )
     text = re.sub(r"\{[\w:]+\}`~?(?:[\w.]*\.)?([^`<]*?)(?:\s*<[^`]*>)?`", r"\1", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"(?<!\\)\$([^$]+)\$", lambda m: formula_text(m[1]), text)
@@ -64,7 +68,9 @@ def without_blocks(text: str) -> str:
     text = re.sub(r"^(`{3,}).*?^\1\s*$", "\n", text, flags=re.S | re.M)
     text = re.sub(r"\$\$.*?\$\$[^\n]*", "\n", text, flags=re.S)
     text = re.sub(r"^::::\{dropdown\} 第.*?^::::\s*$", "\n", text, flags=re.S | re.M)
-    text = re.sub(r"^:::\{dropdown\} (?:Hint|Another hint).*?^:::\s*$", "\n", text, flags=re.S | re.M)
+    text = re.sub(
+        r"^:::\{dropdown\} (?:Hint|Another hint).*?^:::\s*$", "\n", text, flags=re.S | re.M
+    )
     return re.sub(r"^:.*$", "\n", text, flags=re.M)
 
 
@@ -74,7 +80,9 @@ def passages_of(cells: list[dict]) -> Iterator[dict[str, str]]:
     for cell in cells:
         if cell["cell_type"] != "markdown":
             continue
-        for block in re.split(r"\n\s*\n|\n(?=#+ |\d+\. |- )", without_blocks("".join(cell["source"]))):
+        for block in re.split(
+            r"\n\s*\n|\n(?=#+ |\d+\. |- )", without_blocks("".join(cell["source"]))
+        ):
             found = re.match(r"(#+) +(.*)", block.strip())
             if found:
                 heading = plain(found[2]).split(" / ")[0]  # without a translation

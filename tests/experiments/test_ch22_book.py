@@ -5,11 +5,11 @@ import json
 import math
 from pathlib import Path
 
-import freeze_book_text
 import pytest
 import torch
 from sklearn.feature_extraction.text import CountVectorizer
 
+import freeze_book_text
 from tested_transformer.data import book_text
 from tested_transformer.experiments import ch22_book as book
 

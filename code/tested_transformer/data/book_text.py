@@ -44,4 +44,6 @@ def book_passages() -> list[Passage]:
 def book_questions() -> list[Question]:
     """Questions that were written before anything had been searched for, each with the sections that answer it."""
     stored = json.loads(QUESTIONS.read_text(encoding="utf-8"))
-    return [Question(q["text"], [(page, heading) for page, heading in q["sections"]]) for q in stored]
+    return [
+        Question(q["text"], [(page, heading) for page, heading in q["sections"]]) for q in stored
+    ]

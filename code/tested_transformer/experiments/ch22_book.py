@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import minimal
-from ..data.book_text import FOLDER, Passage, Question, book_passages, book_questions
+from ..data.book_text import FOLDER, Passage, Question, book_questions
 from ..data.word_piece import WordPiece
-from ..functional.retrieval import nearest_neighbors
 from ..special_tokens import pad
 from . import ch12_masked
 
@@ -176,7 +176,7 @@ class Pairs:
             if len(parts) > 1:
                 self.sentences.append(parts)
             if p.page not in held_out:
-                self.sections.setdefault(f"{p.page}: {p.heading}", []).append(sum(parts, []))
+                self.sections.setdefault(f"{p.page}: {p.heading}", []).append(list(chain(*parts)))
         self.headings = {heading: tokenizer.encode(heading) for heading in self.sections}
 
     def batch(self) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B L"]]:
@@ -187,7 +187,7 @@ class Pairs:
         for sentences in self.rng.sample(self.sentences, BATCH // 2):
             i = self.rng.randrange(len(sentences))
             queries.append(sentences[i])
-            texts.append(sum(sentences[:i] + sentences[i + 1 :], []))
+            texts.append(list(chain(*sentences[:i], *sentences[i + 1 :])))
         return pad([ids[:LENGTH] for ids in queries]), pad([ids[:LENGTH] for ids in texts])
 
 
