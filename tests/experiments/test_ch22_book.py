@@ -36,7 +36,7 @@ def test_every_section_that_answers_is_there():
 def test_what_a_page_gives():
     source = (
         "# A page\n\nToo short.\n\n## Part\n\n| a | table |\n\n```python\ncode = 1\n```\n\n"
-        + "The **mean** of `keys`, $\\sqrt{d}$, as in [a page](x.ipynb), " * 2
+        + "The **mean** of `keys`, $\\sqrt{d}$, as in [a page](x.ipynb), " * 3
         + "\n\n## Sources\n\n"
         + "left out " * 20
     )
