@@ -13,6 +13,7 @@ import time
 import torch
 from record import measure_missing
 
+from tested_transformer.data.book_text import book_passages
 from tested_transformer.experiments import ch22_book as book
 
 NAME = "book_search"
@@ -21,7 +22,7 @@ WHAT = (
     f"{book.STEPS} steps of Adam with {book.BATCH} pairs each, peak learning rate {book.RATE}; seconds are those of one "
     "processor, beside other work"
 )
-PASSAGES = book.book_passages()
+PASSAGES = book_passages()
 SETS = book.question_sets(PASSAGES)
 
 
@@ -37,12 +38,12 @@ def measured(scores: dict[str, torch.Tensor]) -> dict:
     }
 
 
-def measure(search: str, seed: int | None) -> dict:
+def measure(method: str, seed: int | None) -> dict:
     """The words of both sets, or an encoder from a seed that sets its weights and its batches."""
     words = {name: book.scores_of_words(given, PASSAGES) for name, given in SETS.items()}
     if seed is None:
-        result = measured({name: scores[search] for name, scores in words.items()})
-        return {"search": search, "seed": seed, **result}
+        result = measured({name: scores[method] for name, scores in words.items()})
+        return {"method": method, "seed": seed, **result}
     tokenizer, begin = book.load_tokenizer(), time.process_time()
     bert = book.train_encoder(PASSAGES, tokenizer, seed)
     seconds = round(time.process_time() - begin, 1)
@@ -55,16 +56,16 @@ def measure(search: str, seed: int | None) -> dict:
     both = {name: book.combined(keys[name], words[name]["BM25"]) for name in SETS}
     parameters = sum(w.numel() for w in bert.parameters())
     return {
-        "search": search, "seed": seed, "parameters": parameters, "seconds": seconds,
+        "method": method, "seed": seed, "parameters": parameters, "seconds": seconds,
         **measured(keys), "with BM25": measured(both),
     }  # fmt: skip
 
 
 def main() -> None:
     """Measure the runs that are missing."""
-    wanted = [{"search": search, "seed": None} for search in ("word counts", "BM25")]
-    wanted += [{"search": "encoder", "seed": seed} for seed in range(3)]
-    measure_missing(NAME, WHAT, wanted, measure, ["search", "seed", "headings", "reader"])
+    wanted = [{"method": method, "seed": None} for method in ("word counts", "BM25")]
+    wanted += [{"method": "encoder", "seed": seed} for seed in range(3)]
+    measure_missing(NAME, WHAT, wanted, measure, ["method", "seed", "headings", "reader"])
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_keys_do_not_depend_on_the_batch():
 
 @torch.no_grad()
 def test_the_weights_are_those_of_the_stored_run():
-    (row,) = (r for r in ROWS if r["search"] == "encoder" and r["seed"] == 0)
+    (row,) = (r for r in ROWS if r["method"] == "encoder" and r["seed"] == 0)
     questions = SETS["reader"]
     scores = book.scores_of_keys(book.load_encoder(), questions, PASSAGES, book.load_tokenizer())
     measures = book.measures(book.best_ranks(scores, book.answers(questions, PASSAGES)))
@@ -132,8 +132,8 @@ def test_training_lowers_the_loss():
 
 def test_what_the_page_says():
     """Three seeds; BM25 is ahead of every trained encoder on both sets."""
-    encoders = [row for row in ROWS if row["search"] == "encoder"]
-    (words,) = (row for row in ROWS if row["search"] == "BM25")
+    encoders = [row for row in ROWS if row["method"] == "encoder"]
+    (words,) = (row for row in ROWS if row["method"] == "BM25")
     assert sorted(row["seed"] for row in encoders) == [0, 1, 2]
     for name in SETS:
         assert all(row[name][key] < words[name][key] for row in encoders for key in ("5", "MRR"))
