@@ -11,7 +11,7 @@ from itertools import chain
 import torch
 from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from .. import minimal
@@ -21,8 +21,8 @@ from ..special_tokens import pad
 from . import ch12_masked
 
 VOCABULARY, WEIGHTS = FOLDER / "vocabulary.json", FOLDER / "model.safetensors"
-VOCAB_SIZE, LENGTH, D_MODEL, NUM_LAYERS = 3000, 64, 64, 1
-STEPS, BATCH, RATE, TEMPERATURE = 200, 96, 4e-3, 0.05
+VOCAB_SIZE, LENGTH, D_MODEL, NUM_LAYERS = 3000, 64, 96, 1
+STEPS, BATCH, RATE, TEMPERATURE = 700, 96, 2e-3, 0.05
 EVERY = 5  # each fifth page is held out
 CUTOFFS = (1, 2, 3, 5, 10, 20, 50)
 
@@ -130,9 +130,11 @@ def token_ids(texts: Iterable[str], tokenizer: WordPiece) -> Int[Tensor, "N L"]:
 
 
 def new_encoder(seed: int) -> ch12_masked.Bert:
-    """An untrained encoder."""
+    """An untrained encoder; positions begin small, so that at first a key depends on the tokens alone."""
     torch.manual_seed(seed)
-    return ch12_masked.Bert(VOCAB_SIZE, LENGTH, d_model=D_MODEL, num_layers=NUM_LAYERS)
+    bert = ch12_masked.Bert(VOCAB_SIZE, LENGTH, d_model=D_MODEL, num_layers=NUM_LAYERS)
+    nn.init.normal_(bert.positions.weight, std=0.02)
+    return bert
 
 
 def keys_by(bert: ch12_masked.Bert) -> Callable[[Tensor], Float[Tensor, "N D"]]:
