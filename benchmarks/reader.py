@@ -3,7 +3,8 @@
 A GRU reads up to twelve pairs of a label and a digit and is asked for each digit. It answers from its
 last state, or by attention with one of three scores. Each is trained until its accuracy on validation
 lists of twelve pairs stops improving (`ch02_reader.train` says when that is), and tested on other
-lists. The smaller reader without attention is also trained with a wider MLP, and on a longer, fixed
+lists. One has attention and no GRU: a linear layer makes the vector of each pair from that pair alone.
+The smaller reader without attention is also trained with a wider MLP, and on a longer, fixed
 schedule. The record is written after each reader, and a run goes on where the last one stopped.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/reader.py [--seeds 3] [--only NAME]

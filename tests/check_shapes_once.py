@@ -67,6 +67,7 @@ PLAIN = (
     torch.nn.Parameter,
     np.ndarray,
 )  # a subclass may run code when it is asked for its shape
+ALONE = set()  # the types met so far whose values are all alike to a check: modules, numbers, None
 
 
 def kind_of(value, depth=5):
@@ -76,8 +77,10 @@ def kind_of(value, depth=5):
     call is like this one.
     """
     kind = type(value)
+    if kind in ALONE:
+        return kind
     if kind in PLAIN:
-        return kind, tuple(value.shape), value.dtype
+        return kind, value.shape, value.dtype
     if depth == 0 or isinstance(value, torch.Tensor) or (kind is str and len(value) > 100):
         return object()
     if kind in (tuple, list, dict) and len(value) > 30:
@@ -87,7 +90,10 @@ def kind_of(value, depth=5):
     if kind is dict:
         pairs = ((kind_of(key, depth - 1), kind_of(each, depth - 1)) for key, each in value.items())
         return kind, *pairs
-    return (kind, value) if kind in (bool, str) or isinstance(value, type) else kind
+    if kind in (bool, str) or isinstance(value, type):
+        return kind, value
+    ALONE.add(kind)
+    return kind
 
 
 def made_at_every_call(fn) -> bool:

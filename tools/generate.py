@@ -9,6 +9,7 @@
     book/generated/adapter.md     how the contract calls a model of one's own
     book/generated/catches.md     which of its properties catches which bug, from benchmarks/results
     book/generated/zoo.md         which model families keep it, from benchmarks/results and zoo_notes.yml
+    book/generated/systems.md     every architecture of the book and where it is, from book/systems.yml
     book/generated/course.md      the assignments, for the page of the instructors
     book/generated/last_run.md    what the last recorded test run gave, from book/tested.json
     book/generated/cite.md        the entry for a bibliography, from CITATION.cff
@@ -35,6 +36,7 @@ from chapters import ROOT, chapter_paths, core_paths, heading, number, read
 PACKAGE = "tested_transformer"
 QUESTIONS = ROOT / "book" / "interview"  # a file for each chapter, by the chapter's name
 BENCHMARKS = ROOT / "benchmarks"
+SYSTEMS = ROOT / "book" / "systems.yml"
 RECORD = ROOT / "book" / "tested.json"  # written by tools/run_tests.py --record
 CHAPTERS = "../../chapters"  # as seen from book/generated
 LABEL = re.compile(r"^\(([\w:.-]+)\)=\n", re.MULTILINE)  # (name)= before a heading or paragraph
@@ -446,6 +448,26 @@ def zoo(record: dict, notes: list[dict], reproductions: ModuleType) -> str:
     return "\n".join(lines)
 
 
+def systems(rows: list[dict]) -> str:
+    """A table of the architectures, chapter by chapter: page, code, Spec and tests of each."""
+    lines = [
+        "# Every architecture, and where it is", "",
+        "What the chapters build, in their order: the page that explains it, the function or class of the package, the "
+        "Spec by which `judge` accepts or rejects an implementation of it, and the tests that compare it with something "
+        "written independently. A dash: what this adds is judged as a part of something else, or is no function.", "",
+        "| | explained on | in the package | Spec | tests |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        place = f"{PACKAGE}.{row['code']}"
+        kind = "class" if row["code"].rpartition(".")[2][0].isupper() else "func"
+        page = link(ROOT / "chapters" / f"{row['page']}.ipynb")
+        spec = f"`{row['spec']}`" if "spec" in row else "-"
+        lines.append(
+            f"| {row['system']} | {page} | {{py:{kind}}}`~{place}` | {spec} | `{row['tests']}` |"
+        )
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Write the pages."""
     modules = importlib.import_module(f"{PACKAGE}.reader.public_names").public_names()
@@ -470,6 +492,7 @@ def main() -> None:
             yaml.safe_load((BENCHMARKS / "zoo_notes.yml").read_text(encoding="utf-8")),
             importlib.import_module("zoo_reproductions"),
         ),
+        "systems": systems(yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))),
         "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

@@ -61,21 +61,25 @@ async ({ names, whole, site, book }) => {
     return article;
   }
 
-  const style = document.head.appendChild(document.createElement("style"));
-  const chapters = [];
+  const chapters = [], articles = [];
+  let sheets = "";
   for (const name of names) {
     const url = home + name, mark = markOf(name), answer = await fetch(url);
     if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const article = place.appendChild(adopt(page.querySelector("article.bd-article"), url, mark));
+    const article = adopt(page.querySelector("article.bd-article"), url, mark);
     const title = text(article.querySelector("h1")), paper = `paper-${chapters.length}`;
     // Each sheet says to which chapter it belongs.
-    style.textContent += `@page ${paper} { @top-center { content: ${quoted(title)} } }\n`;
+    sheets += `@page ${paper} { @top-center { content: ${quoted(title)} } }\n`;
     article.style.page = paper;
     const sections = [...article.querySelectorAll("section > section > h2")].map((heading) => (
       { title: text(heading), mark: heading.parentElement.id }));
     const about = page.querySelector("meta[name=description]")?.content ?? "";
+    articles.push(article);
     chapters.push({ name, mark, title, about, sections });
   }
+  // All at once: the browser sets out the whole document anew after every part that comes while it waits.
+  document.head.appendChild(document.createElement("style")).textContent = sheets;
+  place.append(...articles);
   return chapters;
 }

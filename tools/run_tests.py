@@ -46,6 +46,8 @@ UNCHECKED = (
 # The contracts of .importlinter; its command is no module that Python could run with -m.
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as run; run()"
 NBVAL = [
+    "-p",
+    "tests.forked_kernels",
     "--nbval",
     "--nbval-current-env",
     "--nbval-cell-timeout=600",

@@ -326,12 +326,16 @@ def bounded(option: Option, bounds: list[Bound]) -> Option:
     if option.words == "None":
         return option
 
+    by_name = any(isinstance(bound.limit, str) for bound in bounds)
+    fixed = [(bound.holds, bound.limit) for bound in bounds if bound.limit is not None]
+
     def check(name: str, value: Any, call: Call) -> None:
         if option.check is not None and (option.changing or not call.known):
             option.check(name, value, call)
-        check_bounds(name, value, bounds, call)
+        plain = not by_name and not isinstance(value, Tensor)  # often one of thousands of ids
+        if not (plain and all(holds(value, limit) for holds, limit in fixed)):
+            check_bounds(name, value, bounds, call)
 
-    by_name = any(isinstance(bound.limit, str) for bound in bounds)
     turn = max(option.turn, int(by_name))
     return option._replace(check=check, turn=turn, changing=turn > 0)
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from tested_transformer.functional.coding_rate import ista_step
+from tested_transformer.functional.coding_rate import coding_rate_gradient, ista_step
 from tested_transformer.functional.composed_heads import compose_heads
 from tested_transformer.functional.hyper_connections import hyper_connection
 from tested_transformer.functional.splines import bspline_basis
@@ -39,6 +39,18 @@ def wide_hats(x, knots, degree):
         (right_end - x[..., None]) / (right_end - middle),
     )
     return torch.minimum(rising, falling).clamp(min=0)
+
+
+right("ch21.coding_rate_gradient", "the package's")(coding_rate_gradient)
+
+
+@wrong("ch21.coding_rate_gradient", "dot products of the bases in place of the tokens'")
+def products_of_bases(x, bases, eps):
+    y = x @ bases
+    a = y.shape[-1] / (y.shape[-2] * eps**2)
+    gram = bases.mT @ bases  # H d d, where y^T y is meant
+    inverse = torch.linalg.inv(torch.eye(y.shape[-1], dtype=x.dtype) + a * gram)
+    return (a * y @ inverse @ bases.mT).sum(0)
 
 
 right("ch21.ista_step", "the package's")(ista_step)

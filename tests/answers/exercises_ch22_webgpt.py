@@ -1,7 +1,8 @@
-"""The answers to the exercise on chapter 22's page about a browser."""
+"""The answers to the exercises on chapter 22's pages about a browser and the best of n."""
 
 import torch
 
+from tested_transformer.generation.browser import Browser
 from tested_transformer.training.preferences import bradley_terry_loss
 
 from . import right, wrong
@@ -19,3 +20,14 @@ def by_logaddexp(first, second, preference=None):
 @wrong("ch22.bradley_terry_loss", "the preference is turned round")
 def turned(first, second, preference=None):
     return bradley_terry_loss(first, second, None if preference is None else 1 - preference)
+
+
+right("ch22.browser", "the package's")(Browser)
+
+
+@wrong("ch22.browser", "it scrolls a line, not a window")
+class ByLines(Browser):
+    def scroll(self, windows=1):
+        window, self.window = self.window, 1
+        super().scroll(windows)
+        self.window = window

@@ -10,7 +10,7 @@ from tested_transformer.layers.kan import KANLayer
 right("bspline_basis", "the package's")(bspline_basis)
 
 
-@right("bspline_basis", "one bump after the other")
+@right("bspline_basis", "one basis function after the other")
 def one_by_one(x, knots, degree):
     def bump(i, p):
         if p == 0:
@@ -22,10 +22,10 @@ def one_by_one(x, knots, degree):
     return torch.stack([bump(i, degree) for i in range(len(knots) - 1 - degree)], -1)
 
 
-@wrong("bspline_basis", "bumps divided by their sum, also beyond the grid")
+@wrong("bspline_basis", "basis functions divided by their sum, also beyond the grid")
 def divided(x, knots, degree):
-    bumps = bspline_basis(x, knots, degree)
-    return bumps / bumps.sum(-1, keepdim=True).clamp(min=1e-3)
+    basis = bspline_basis(x, knots, degree)
+    return basis / basis.sum(-1, keepdim=True).clamp(min=1e-3)
 
 
 @wrong("bspline_basis", "the mirror image of the grid")

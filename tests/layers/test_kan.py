@@ -39,7 +39,9 @@ def test_equal_to_scipy_in_values_and_derivatives(degree, grid_size):
     torch.testing.assert_close(ours.detach(), torch.from_numpy(theirs(inside)), rtol=0, atol=bound)
     if degree:
         (slope,) = torch.autograd.grad(ours.sum(), x)
-        steep = 2 * degree * grid_size / 3  # the largest slope of a bump, in units of its height
+        steep = (
+            2 * degree * grid_size / 3
+        )  # the largest slope of a basis function, in units of its height
         wanted = torch.from_numpy(theirs.derivative()(inside))
         torch.testing.assert_close(slope, wanted, rtol=0, atol=2 * steep * bound)
 
@@ -48,12 +50,12 @@ def test_equal_to_scipy_in_values_and_derivatives(degree, grid_size):
 def test_a_curve_has_grid_size_plus_degree_coefficients(grid_size, degree):
     made = KANLayer(3, 2, grid_size=grid_size, degree=degree)
     assert made.coefficients.shape == (2, 3, grid_size + degree)
-    bumps = bspline_basis(torch.zeros(1), made.knots, degree)
-    assert bumps.shape == (1, grid_size + degree)
+    basis = bspline_basis(torch.zeros(1), made.knots, degree)
+    assert basis.shape == (1, grid_size + degree)
 
 
 def test_outside_the_grid_the_spline_ends():
-    """At 1.25 of a grid on [-1, 1] some bumps of degree 3 are left; beyond degree intervals none."""
+    """At 1.25 of a grid on [-1, 1] some basis functions of degree 3 are left; beyond degree intervals none."""
     made = layer(grid_size=5, degree=3)
     last = float(made.knots[-1])
     assert last == pytest.approx(1 + 3 * 0.4)
@@ -61,8 +63,8 @@ def test_outside_the_grid_the_spline_ends():
     silu = torch.nn.functional.silu(far) @ made.base.weight.T
     assert torch.equal(made(far), silu)
     near = torch.full((1, 3), 1.25, dtype=F64)
-    bumps = bspline_basis(near, made.knots, 3)
-    assert 0 < float(bumps[0, 0].sum().detach()) < 1
+    basis = bspline_basis(near, made.knots, 3)
+    assert 0 < float(basis[0, 0].sum().detach()) < 1
     plain = layer(grid_size=5, degree=0)
     assert not bspline_basis(near, plain.knots, 0).any()
 

@@ -155,6 +155,7 @@ def test_padding_leaves_a_text_alone(name):
 
 @pytest.mark.slow
 @EACH
+@pytest.mark.plain_types
 def test_the_contract_is_kept(name):
     report = contract(loaded(small(name, 4)))
     assert report, report

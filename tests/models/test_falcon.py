@@ -44,6 +44,7 @@ def small(kind, seed=0, attention="sdpa", **changes):
 
 @pytest.mark.slow
 @EACH
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind):
     report = contract(loaded(small(kind)))
     assert report, report

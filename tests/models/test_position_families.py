@@ -233,6 +233,7 @@ def test_generated_tokens_are_theirs(kind, beams):
 
 @pytest.mark.slow
 @EACH
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind):
     report = contract(loaded(small(kind, 7)))
     assert report, report

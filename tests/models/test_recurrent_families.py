@@ -208,6 +208,7 @@ def test_their_step_of_a_batch_is_not_the_step_of_each_text():
 
 @pytest.mark.slow
 @EACH
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind):
     report = contract(loaded(small(kind, 7)))
     assert report, report

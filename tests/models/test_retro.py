@@ -46,6 +46,7 @@ class Retrieving(Model):
         return self.module(ids, neighbors)
 
 
+@pytest.mark.plain_types
 def test_the_contract_is_kept():
     """Every token is changed and neighbors are searched again: no future leak."""
     report = contract(Retrieving(small(), 13))

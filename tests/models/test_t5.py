@@ -144,6 +144,7 @@ def test_generated_tokens_are_theirs(changes, beams):
 
 
 @pytest.mark.slow
+@pytest.mark.plain_types
 def test_the_contract_is_kept():
     report = contract(loaded(small(4, **V1_1), pad_id=PAD))
     assert report, report

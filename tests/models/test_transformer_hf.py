@@ -356,6 +356,7 @@ def test_a_model_that_generates_its_padding_token_keeps_the_contract():
 @pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("pad_id", [None, PAD])
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind, pad_id):
     report = contract(loaded(shake(small_hf(kind), 7), pad_id))
     assert report, report

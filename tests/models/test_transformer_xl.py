@@ -51,6 +51,7 @@ def test_the_specs(spec):
     [{}, {"pad_id": None, "norm_placement": "pre"}, {"window": 3, "memory_length": 2}],
     ids=["memory", "without a padding id", "window"],
 )
+@pytest.mark.plain_types
 def test_the_contract_is_kept(changes):
     report = contract(small(num_layers=2, **changes))
     assert report, report

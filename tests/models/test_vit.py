@@ -218,6 +218,7 @@ class RowOfPatches(Model):
 
 
 @pytest.mark.slow
+@pytest.mark.plain_types
 def test_the_contract_is_kept():
     config = replace(from_config(small("none", image_size=[2, 18])), pooler=False)
     report = contract(RowOfPatches(shake(VisionTransformer(config), 6)))

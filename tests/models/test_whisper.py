@@ -230,6 +230,7 @@ class Sound:
 
 @pytest.mark.slow
 @EACH
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind):
     report = contract(OneSound(loaded(small(kind, 7))))
     assert report, report

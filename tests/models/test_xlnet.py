@@ -176,6 +176,7 @@ class Adapter(Model):
 
 
 @pytest.mark.slow
+@pytest.mark.plain_types
 def test_the_contract_is_kept():
     adapter = Adapter(small(), 17)
     adapter.without_gradient = dict.fromkeys(

@@ -39,6 +39,7 @@ def test_the_spec(seed):
 @pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("pad_id", [0, None])
+@pytest.mark.plain_types
 def test_the_contract_is_kept(kind, pad_id):
     report = contract(small(kind, pad_id=pad_id))
     assert report, report

@@ -207,7 +207,7 @@ def test_gradients_reach_every_weight(every):
 
 
 def test_a_training_gives_the_same_losses(every):
-    recipe = Recipe(steps=12, batch_size=16)
+    recipe = Recipe(steps=5, batch_size=8)
     small = {"d_model": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
     plain = number_trainer(recipe, **small).run(progress=False).losses
     trainer = number_trainer(recipe, build=partial(OwnTransformer, parts=every), **small)

@@ -641,6 +641,33 @@ def test_random_numbers_are_no_setting_and_everybodys_are_put_back():
     assert states[2] == random.getstate()
 
 
+def test_a_normal_number_that_numpy_drew_ahead_is_put_back():
+    """To take it changes no word of the generator."""
+    kept_by_numpy = np.random.get_state()  # noqa: NPY002
+    np.random.randn()  # noqa: NPY002
+    before = np.random.get_state()  # noqa: NPY002
+
+    def draws(query, key, value):
+        np.random.randn()  # noqa: NPY002
+        return right(query, key, value)
+
+    assert before[3] == 1
+    assert judge(NARROW, draws).passed
+    assert np.random.get_state()[2:] == before[2:]  # noqa: NPY002
+    np.random.set_state(kept_by_numpy)  # noqa: NPY002
+
+
+def test_a_generator_of_numpy_that_a_call_replaces_is_named_and_put_back():
+    before = np.random.get_bit_generator()
+
+    def careless(query, key, value):
+        np.random.set_bit_generator(np.random.PCG64(0))
+        return right(query, key, value)
+
+    assert judge(NARROW, careless).problem.got == "NumPy's random generator set by the call"
+    assert np.random.get_bit_generator() is before
+
+
 # --- Cases by chance ------------------------------------------------------------------------------
 
 

@@ -1,9 +1,14 @@
-"""An exercise of chapter 21, on its page about CRATE."""
+"""The exercises of chapter 21 on its pages about CRATE."""
 
 from __future__ import annotations
 
-from ..specs.coding_rate.spec import ISTA_STEP
+import numpy as np
 
+from ..specs.coding_rate.spec import CODING_RATE_GRADIENT, ISTA_STEP
+
+GRADIENT = CODING_RATE_GRADIENT.narrowed(
+    lambda case: np.ndim(case.arguments["x"]) == 2, name="ch21.coding_rate_gradient", points=2
+)
 ISTA = ISTA_STEP.narrowed(lambda case: not case.is_empty, name="ch21.ista_step", points=3)
 
-EXERCISES = (ISTA,)
+EXERCISES = (GRADIENT, ISTA)

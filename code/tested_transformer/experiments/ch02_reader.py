@@ -112,6 +112,21 @@ class Reader(nn.Module):
         return self.scores(self.label(asked), states).softmax(-1)  # B L S
 
 
+class PairReader(Reader):
+    """A linear layer in place of the GRU: the vector of a pair knows that pair alone."""
+
+    def __init__(self, scores: nn.Module) -> None:
+        super().__init__(scores)
+        del self.gru
+        self.pair = nn.Linear(2 * D_MODEL, D_MODEL)
+
+    def read(
+        self, labels: Int[Tensor, "B S"], digits: Int[Tensor, "B S"]
+    ) -> Float[Tensor, "B S D"]:
+        """A vector for each pair."""
+        return self.pair(torch.cat([self.label(labels), self.digit(digits)], dim=-1))
+
+
 READERS: dict[str, Callable[[], Reader]] = {
     "last state of 32": lambda: Reader(),
     "last state of 64": lambda: Reader(state=64),
@@ -119,6 +134,7 @@ READERS: dict[str, Callable[[], Reader]] = {
     "dot": lambda: Reader(Dot()),
     "bilinear": lambda: Reader(Bilinear()),
     "additive": lambda: Reader(Additive()),
+    "dot, no GRU": lambda: PairReader(Dot()),
 }
 
 

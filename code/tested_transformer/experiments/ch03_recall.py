@@ -60,18 +60,22 @@ def train_recall(
     *,
     lr: float,
     projection_lr: float | None = None,
+    embedding_lr: float | None = None,
     every: int = 50,
 ) -> dict[str, list[float]]:
     """Train with Adam on new lists of every step; every `every` steps: accuracy on 1,000 test lists, top weight.
 
     The top weight is the median over the test lists of the largest attention weight. W_Q and W_K have the
-    learning rate projection_lr, if it is given.
+    learning rate projection_lr and the embeddings embedding_lr, if they are given.
     """
     rng = torch.Generator().manual_seed(seed)
     words, digits, asked, answers = recall_lists(1000, torch.Generator().manual_seed(1000))
     projections = [*model.query.parameters(), *model.key.parameters()]
-    others = [*model.words.parameters(), *model.output.parameters()]
-    groups = [{"params": projections, "lr": projection_lr or lr}, {"params": others}]
+    groups = [
+        {"params": projections, "lr": projection_lr or lr},
+        {"params": model.words.parameters(), "lr": embedding_lr or lr},
+        {"params": model.output.parameters()},
+    ]
     optimizer = torch.optim.Adam(groups, lr=lr)
     history: dict[str, list[float]] = {"accuracy": [], "top_weight": []}
     for step in range(steps + 1):

@@ -1,4 +1,4 @@
-"""B-splines: bumps of polynomials that overlap, and curves that are sums of them."""
+"""B-splines: piecewise polynomials that overlap, and curves that are weighted sums of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def uniform_knots(
 ) -> Float[Tensor, " n"]:
     """The knots of grid_size equal intervals between low and high, with `degree` more on each side.
 
-    They carry grid_size + degree bumps.
+    They carry grid_size + degree basis functions.
 
     Shapes: (grid_size + 2 degree + 1), float64.
     Raises: TypeError or ValueError that name the argument.
@@ -38,10 +38,10 @@ def uniform_knots(
 def bspline_basis(
     x: Float[Tensor, "*batch"], knots: Float[Tensor, " n"], degree: NonNegativeInt
 ) -> Float[Tensor, "*batch m"]:
-    """The value of each bump at x, by the recursion of Cox and de Boor.
+    """The value of each basis function at x, by the recursion of Cox and de Boor.
 
-    A bump spans degree + 1 intervals. Between the outermost `degree` knots of each side the bumps sum to 1; beyond all
-    knots they are 0. An interval has its left end and not its right one.
+    A basis function is not 0 on degree + 1 intervals. Between the outermost `degree` knots of each side all of them
+    sum to 1; beyond all knots they are 0. An interval has its left end and not its right one.
 
     Shapes: x (*batch), knots (n), in rising order -> (*batch, n - 1 - degree).
     Raises: TypeError or ValueError that name the argument.
@@ -55,12 +55,12 @@ def bspline_basis(
         wanted = f"at least {degree + 2} knots, with degree = {degree}"
         raise argument_error(ValueError, "knots", f"{len(knots)}", wanted)
     knots, x = knots.to(x), x[..., None]
-    bumps = ((x >= knots[:-1]) & (x < knots[1:])).to(x)  # *batch n-1: in which interval x lies
+    basis = ((x >= knots[:-1]) & (x < knots[1:])).to(x)  # *batch n-1: in which interval x lies
     for p in range(1, degree + 1):
         rising = (x - knots[: -p - 1]) / (knots[p:-1] - knots[: -p - 1])
         falling = (knots[p + 1 :] - x) / (knots[p + 1 :] - knots[1:-p])
-        bumps = rising * bumps[..., :-1] + falling * bumps[..., 1:]  # *batch n-1-p
-    return bumps
+        basis = rising * basis[..., :-1] + falling * basis[..., 1:]  # *batch n-1-p
+    return basis
 
 
 @checked(any_dtype="knots")
@@ -76,5 +76,5 @@ def fit_spline(
     Raises: TypeError or ValueError that name the argument.
     Source: Liu et al. 2024 (KAN), grid extension.
     """
-    bumps = bspline_basis(x.double(), knots.double(), degree)  # T m
-    return torch.linalg.lstsq(bumps, y.double(), driver="gelsd").solution.to(y)
+    basis = bspline_basis(x.double(), knots.double(), degree)  # T m
+    return torch.linalg.lstsq(basis, y.double(), driver="gelsd").solution.to(y)

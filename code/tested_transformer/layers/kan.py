@@ -47,9 +47,9 @@ class KANLayer(nn.Module):
 
     @checked(like="self.coefficients", D="self.in_features")
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch F"]:
-        """All curves at once: the bumps at every input, times the coefficients."""
-        bumps = bspline_basis(x, self.knots, self.degree)  # *batch D G+k
-        splines = bumps.flatten(-2) @ self.coefficients.flatten(1).T  # *batch F
+        """All curves at once: the basis functions at every input, times the coefficients."""
+        basis = bspline_basis(x, self.knots, self.degree)  # *batch D G+k
+        splines = basis.flatten(-2) @ self.coefficients.flatten(1).T  # *batch F
         return self.base(nn.functional.silu(x)) + splines
 
     @torch.no_grad()
@@ -67,8 +67,8 @@ class KANLayer(nn.Module):
         count = 8 * (grid_size + self.degree)
         width = (self.high - self.low) / count
         x = self.low + width * (torch.arange(count, dtype=torch.float64) + 0.5)  # T
-        bumps = bspline_basis(x, self.knots.double(), self.degree)  # T G+k
-        curves = bumps @ self.coefficients.double().flatten(0, 1).T  # T F*D
+        basis = bspline_basis(x, self.knots.double(), self.degree)  # T G+k
+        curves = basis @ self.coefficients.double().flatten(0, 1).T  # T F*D
         fitted = fit_spline(x, curves, finer.knots.double(), self.degree)
         finer.coefficients.copy_(fitted.T.unflatten(0, (self.out_features, self.in_features)))
         return finer

@@ -8,7 +8,7 @@ from .attention import _wide
 
 
 def bump(x, knots, number, degree):
-    """The value of one bump at one x. Source: de Boor 1978."""
+    """The value of one basis function at one x. Source: de Boor 1978."""
     if degree == 0:
         return 1.0 * (knots[number] <= x < knots[number + 1])
     left, right = knots[number], knots[number + degree + 1]
@@ -19,7 +19,7 @@ def bump(x, knots, number, degree):
 
 
 def bspline_basis(x, knots, degree):
-    """Every bump at every x. Shapes: x (*batch), knots (n) -> (*batch, n - 1 - degree)."""
+    """Every basis function at every x. Shapes: x (*batch), knots (n) -> (*batch, n - 1 - degree)."""
     x, knots = _wide(x), _wide(knots)
     values = np.zeros((*x.shape, len(knots) - 1 - degree), x.dtype)
     for *place, number in np.ndindex(values.shape):
@@ -34,7 +34,7 @@ def kan_layer(x, base, coefficients, knots, degree):
     output = np.zeros((*x.shape[:-1], len(base)), x.dtype)
     for *token, j in np.ndindex(output.shape):
         for i, number in enumerate(x[tuple(token)]):
-            bumps = [bump(number, knots, m, degree) for m in range(coefficients.shape[-1])]
-            spline = sum(c * b for c, b in zip(coefficients[j, i], bumps, strict=True))
+            basis = [bump(number, knots, m, degree) for m in range(coefficients.shape[-1])]
+            spline = sum(c * b for c, b in zip(coefficients[j, i], basis, strict=True))
             output[(*token, j)] += base[j, i] * number / (1 + np.exp(-number)) + spline
     return output

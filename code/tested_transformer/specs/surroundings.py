@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +83,19 @@ def is_reseeded(before: Any, after: Any) -> bool:
     return True
 
 
+def _numpy_words(generator: Any) -> bytes:
+    """The words of NumPy's generator as they lie in memory: np.random.get_state copies each by itself."""
+    return ctypes.string_at(
+        generator.ctypes.state_address, 4 * (WORDS + 1)
+    )  # and its place in them
+
+
+@lru_cache(maxsize=4)
+def _numpy_state(words: bytes) -> tuple:
+    """The whole state of NumPy's generator, which has these words now."""
+    return np.random.get_state()  # noqa: NPY002
+
+
 def reseed(seed: int = SEED) -> None:
     """Let torch's random numbers on the CPU begin anew."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device
@@ -102,7 +117,11 @@ def kept() -> Iterator[list[str]]:
     setting a seed is one.
     """
     changed: list[str] = []
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python, generator = random.getstate(), np.random.get_bit_generator()
+    words = _numpy_words(generator)
+    numpy = _numpy_state(words)
+    if numpy[3]:  # a normal number drawn ahead: to take it changes no word
+        numpy = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
         reseed()
@@ -120,8 +139,11 @@ def kept() -> Iterator[list[str]]:
                 random.setstate(python)
                 if is_reseeded(python[1][:WORDS], now[1][:WORDS]):
                     changed.append("Python's random seed")
-            now = np.random.get_state()  # noqa: NPY002
-            if now[2:] != numpy[2:] or not np.array_equal(now[1], numpy[1]):
+            if swapped := np.random.get_bit_generator() is not generator:
+                np.random.set_bit_generator(generator)
+                changed.append("NumPy's random generator")
+            now = _numpy_words(generator)
+            if swapped or now != words or numpy[3]:
                 np.random.set_state(numpy)  # noqa: NPY002
-                if is_reseeded(numpy[1], now[1]):
+                if is_reseeded(numpy[1], np.frombuffer(now, dtype=np.uint32, count=WORDS)):
                     changed.append("NumPy's random seed")

@@ -218,8 +218,8 @@ class StepFormula(Formula):
 
 @mistake(
     "the threshold without the step size",
-    rejected_by="equals the reference",
-    symptom="Silent in CRATE, whose step starts from the token: a few more zeros, and the objective falls.",
+    rejected_by="the best codes stay",
+    symptom="Silent in CRATE, which takes one step: a few more zeros. Many steps end at the codes of a larger sparsity.",
     cause="The gradient is multiplied by the step size, the sparsity is not: at 0.1 it is ten times too large.",
     of="ista_step",
 )
@@ -266,7 +266,7 @@ class ThresholdAdded(StepFormula):
 
 @mistake(
     "a soft threshold that keeps the sign",
-    rejected_by="equals the reference",
+    rejected_by="the best codes stay",
     symptom="Negative codes: half as sparse as CRATE's.",
     cause="The shrinkage of the LASSO without the constraint: sign(a) max(|a| - threshold, 0).",
     of="ista_step",

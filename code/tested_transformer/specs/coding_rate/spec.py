@@ -281,6 +281,16 @@ def _small_codes_are_zero(run: Run, case: Case) -> Problem | None:
     return compare(np.zeros_like(got), got, 0.0, "the codes of zeros")
 
 
+def _solution_stays(run: Run, case: Case) -> Problem | None:
+    """With the identity as dictionary the best codes are max(0, x - sparsity): a step from them leads nowhere."""
+    given = case.arguments
+    width, sparsity = given["x"].shape[-1], given.get("sparsity", 0.1)
+    best = np.maximum(0.0, given["x"] - sparsity)
+    got = run.value(case, codes=best, dictionary=np.eye(width), step_size=0.5)
+    slack = case.rounding(width + 4) * (1 + float(np.abs(given["x"]).max(initial=0.0)) + sparsity)
+    return compare(best, got, slack, "a step from the best codes")
+
+
 ISTA_STEP = Spec(
     name="ista_step",
     statement="ista_step(codes, x, dictionary, *, step_size, sparsity): max(0, codes + step_size (x - codes "
@@ -298,6 +308,11 @@ ISTA_STEP = Spec(
             "From codes of no negative number, half the squared error plus sparsity |codes| falls or stays.",
             _lowers,
             when=lambda case: not case.is_empty and (case.arguments["codes"] >= 0).all(),
+        ),
+        Check(
+            "the best codes stay",
+            "With the identity as dictionary, max(0, x - sparsity) is the minimum whatever the step size is.",
+            _solution_stays,
         ),
     ),
     mutants=mistakes_in(mutants, "ista_step"),

@@ -1,4 +1,4 @@
-"""The famous mistakes with splines: a bump too few, sides exchanged, edges that end too early."""
+"""The famous mistakes with splines: a basis function too few, sides exchanged, edges that end too early."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class BasisFormula(Formula):
     """The right recursion, cut into the steps that the mutants replace one at a time."""
 
     def __call__(self, x, knots, degree):
-        """From intervals to bumps."""
-        bumps = self.intervals(x[..., None], knots)
+        """From intervals to basis functions."""
+        basis = self.intervals(x[..., None], knots)
         for p in range(1, self.steps(degree) + 1):
             rising, falling = self.sides(x[..., None], knots, p)
-            bumps = rising * bumps[..., :-1] + falling * bumps[..., 1:]
-        return bumps
+            basis = rising * basis[..., :-1] + falling * basis[..., 1:]
+        return basis
 
     def intervals(self, x, knots):
         """1 where x lies."""
@@ -28,7 +28,7 @@ class BasisFormula(Formula):
         return degree
 
     def sides(self, x, knots, p):
-        """What the left and the right bump are multiplied by."""
+        """What the left and the right basis function are multiplied by."""
         rising = (x - knots[: -p - 1]) / (knots[p:-1] - knots[: -p - 1])
         falling = (knots[p + 1 :] - x) / (knots[p + 1 :] - knots[1:-p])
         return rising, falling
@@ -49,9 +49,9 @@ class OrderForDegree(BasisFormula):
 
 @mistake(
     "the two sides exchanged",
-    rejected_by="the bumps sum to 1",
-    symptom="Bumps turned inside out: large at their ends.",
-    cause="The left bump falls and the right one rises, where the opposite is meant.",
+    rejected_by="the basis functions sum to 1",
+    symptom="Basis functions turned inside out: large at their ends.",
+    cause="The left basis function falls and the right one rises, where the opposite is meant.",
     of="bspline_basis",
 )
 class SidesExchanged(BasisFormula):
@@ -75,7 +75,7 @@ class Clamped(BasisFormula):
 
 @mistake(
     "a knot belongs to both intervals",
-    rejected_by="the bumps sum to 1",
+    rejected_by="the basis functions sum to 1",
     symptom="Spikes exactly at the grid points: both intervals count.",
     cause="Less or equal on both sides; an interval has its left end alone.",
     of="bspline_basis",
@@ -87,9 +87,9 @@ class BothEnds(BasisFormula):
 
 @mistake(
     "the width of one interval at every step",
-    rejected_by="the bumps sum to 1",
-    symptom="Bumps too large by the factorial of the degree.",
-    cause="At step p a bump rises over p intervals, not over one.",
+    rejected_by="the basis functions sum to 1",
+    symptom="Basis functions too large by the factorial of the degree.",
+    cause="At step p a basis function rises over p intervals, not over one.",
     of="bspline_basis",
 )
 class OneInterval(BasisFormula):
@@ -107,16 +107,16 @@ class LayerFormula(Formula):
 
     def __call__(self, x, base, coefficients, knots, degree):
         """SiLU and splines."""
-        bumps = BasisFormula()(x, knots, degree)  # *batch D m
-        return self.silu(x) @ base.T + self.splines(bumps, coefficients)
+        basis = BasisFormula()(x, knots, degree)  # *batch D m
+        return self.silu(x) @ base.T + self.splines(basis, coefficients)
 
     def silu(self, x):
         """The part without a grid."""
         return functional.silu(x)
 
-    def splines(self, bumps, coefficients):
+    def splines(self, basis, coefficients):
         """Each input has curves of its own."""
-        return torch.einsum("...im,jim->...j", bumps, coefficients)
+        return torch.einsum("...im,jim->...j", basis, coefficients)
 
 
 @mistake(
@@ -151,5 +151,5 @@ class IdentityBase(LayerFormula):
     of="kan_layer",
 )
 class SharedCurve(LayerFormula):
-    def splines(self, bumps, coefficients):
-        return torch.einsum("...im,jm->...j", bumps, coefficients.mean(1))
+    def splines(self, basis, coefficients):
+        return torch.einsum("...im,jm->...j", basis, coefficients.mean(1))

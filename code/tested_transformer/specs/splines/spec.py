@@ -1,4 +1,4 @@
-"""The Specs of B-splines: bumps that sum to 1 on the grid and vanish beyond it, and a layer of curves."""
+"""The Specs of B-splines: basis functions that sum to 1 on the grid and vanish beyond it, and a layer of curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
 
-GAP = 1e-3  # from a knot, where a bump of degree 0 or 1 jumps or bends
+GAP = 1e-3  # from a knot, where a basis function of degree 0 or 1 jumps or bends
 
 
 def _knots(grid_size: int, degree: int, low=-1.0, high=1.0) -> np.ndarray:
@@ -62,14 +62,17 @@ def _sum_to_one(run: Run, case: Case) -> Problem | None:
     x = np.concatenate((inner[:-1], (inner[:-1] + inner[1:]) / 2))
     got = run.value(case, x=x).sum(-1)
     return compare(
-        np.ones_like(got), got, 8 * case.rounding(4 * (degree + 1)), "the sum of the bumps"
+        np.ones_like(got),
+        got,
+        8 * case.rounding(4 * (degree + 1)),
+        "the sum of the basis functions",
     )
 
 
 def _nothing(run: Run, case: Case) -> Problem | None:
     knots = case.arguments["knots"]
     got = run.value(case, x=np.array([knots[0] - 1.0, knots[-1] + 1.0]))
-    return compare(np.zeros_like(got), got, 0.0, "the bumps beyond all knots")
+    return compare(np.zeros_like(got), got, 0.0, "the basis functions beyond all knots")
 
 
 BSPLINE_BASIS = Spec(
@@ -84,8 +87,8 @@ BSPLINE_BASIS = Spec(
     combine=_basis_by_chance,
     num_drawn=4,
     checks=(
-        Check("the bumps sum to 1", "On the grid, knots included, the bumps of any degree sum to 1.", _sum_to_one),
-        Check("beyond all knots there is nothing", "A bump spans degree + 1 intervals, and is 0 elsewhere.", _nothing),
+        Check("the basis functions sum to 1", "On the grid, knots included, those of any degree do.", _sum_to_one),
+        Check("beyond all knots there is nothing", "A basis function spans degree + 1 intervals, and is 0 elsewhere.", _nothing),
     ),
     mutants=mistakes_in(mutants, "bspline_basis"),
     chapter=21,
