@@ -24,10 +24,10 @@ class Passage(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question in a reader's words, and the sections that answer it, as pairs of page and heading."""
+    """A question, and what answers it: pairs of page and heading; None for a heading means the whole page."""
 
     text: str
-    sections: list[tuple[str, str]]
+    sections: list[tuple[str, str | None]]
 
 
 @checked
