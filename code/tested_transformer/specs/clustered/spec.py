@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -74,8 +74,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padded queries", *SMALL, query_mask=QUERIES),
         case("no key at all", *SMALL, key_mask=KEYS & np.array([[True], [False]])),
         case("a scale of its own", *SMALL, scale=0.3),
-        case("float32", *SMALL, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *SMALL))),
+        larger(case("float32", *SMALL, dtype=torch.float32), key=100.0),
+        Case("all options at once, transposed tensors",
+             transposed(_arguments(rng, *SMALL)) | {"key_mask": KEYS, "scale": 0.3}),
         case("no queries", 2, 2, (0, 3), (3, 2), 2),
     ]
 
@@ -92,8 +93,9 @@ def _improved_cases(rng: np.random.Generator) -> list[Case]:
         case("a scale of its own", *SMALL, scale=0.3),
         Case("one top key", _arguments(rng, *SMALL, num_keys=1)),
         Case("all keys", _arguments(rng, *SMALL, num_keys=9)),
-        case("float32", *SMALL, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *SMALL, num_keys=2))),
+        larger(case("float32", *SMALL, dtype=torch.float32), key=100.0),
+        Case("all options at once, transposed tensors",
+             transposed(_arguments(rng, *SMALL, num_keys=2, key_mask=KEYS, scale=0.3))),
         case("no queries", 2, 2, (0, 3), (3, 2), 2),
     ]
 
