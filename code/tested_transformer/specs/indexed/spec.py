@@ -344,7 +344,7 @@ def _indexer_cases(rng: np.random.Generator) -> list[Case]:
 
     return [
         case("two tokens", 1, 2, 2, 4, num_keys=1, rotary_dim=4),
-        case("twelve tokens", 2, 3, 12, 8, num_keys=2, rotary_dim=8),
+        case("twelve tokens", 2, 3, 12, 10, num_keys=2, rotary_dim=8),
         case("all features rotated", 2, 3, 6, 4, num_keys=3, rotary_dim=4),
         case("another base", 1, 4, 7, 8, num_keys=2, rotary_dim=6, base=50.0),
         case("as many keys as there are", 1, 2, 4, 6, num_keys=4, rotary_dim=4),

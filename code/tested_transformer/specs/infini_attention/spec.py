@@ -64,11 +64,10 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one segment alone", *small, segment_length=7),
         case("after a memory", *small, segment_length=3, state=True),
         case("the delta rule", *small, segment_length=2, delta=True),
-        case("the delta rule after a memory", 1, 1, 3, (2, 3), segment_length=2, delta=True, state=True),
+        case("all options at once", 1, 1, 3, (2, 3), segment_length=2, delta=True, state=True, scale=0.3),
         larger(case("a scale of its own, in float32", *small, segment_length=2, scale=0.3, dtype=torch.float32),
                key=200.0),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, *small, True))
-             | {"segment_length": 2, "delta": True, "scale": 0.3}),
+        Case("transposed tensors", transposed(_arguments(rng, *small)) | {"segment_length": 2}),
         case("no tokens", 1, 2, 0, (3, 2), segment_length=2, state=True),
     ]  # fmt: skip
 

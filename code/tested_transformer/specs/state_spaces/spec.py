@@ -397,13 +397,12 @@ def _ssd_cases(rng: np.random.Generator) -> list[Case]:
         case("four heads in two groups", *small, skip=True),
         case("after a state", *small, state=True),
         case("a group per head", 1, 3, 3, 4, 2, 2, state=True, skip=True),
-        case("padding on the left", *small, real=LEFT, skip=True),
+        case("all options at once, padding on the left", *small, real=LEFT, skip=True, state=True),
         case("padding on the right, after a state", *small, real=LEFT[:, ::-1], state=True, chunk_size=4),
         case("chunks of two", *small, chunk_size=2, state=True),
-        case("chunks that do not divide the text", 1, 2, 1, 7, 2, 3, chunk_size=3),
+        case("chunks that do not divide the text", 1, 2, 1, 7, 2, 3, chunk_size=3, skip=True),
         case("float32", *small, state=True, dtype=torch.float32),
-        Case("all options at once, transposed tensors", transposed(_ssd(rng, *small)) | {"skip": rng.normal(size=4),
-             "state": _ssd_state(rng, *small), "real": INSIDE}),
+        Case("transposed tensors", transposed(_ssd(rng, *small))),
         case("no tokens", 2, 2, 1, 0, 3, 2, state=True),
     ]
 
