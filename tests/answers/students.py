@@ -21,7 +21,7 @@ from tested_transformer.mixers.mamba import chunked_selective_scan
 from tested_transformer.mixers.mamba2 import chunked_ssd
 from tested_transformer.mixers.nystrom import nystrom_attention
 from tested_transformer.mixers.performer import performer_attention
-from tested_transformer.mixers.retention import gated_retention, chunked_retention
+from tested_transformer.mixers.retention import chunked_retention, gated_retention
 from tested_transformer.mixers.rwkv import chunked_wkv
 from tested_transformer.mixers.ttt import dual_ttt
 from tested_transformer.positions.xpos import apply_xpos
@@ -124,7 +124,9 @@ def multiplied(query, key, value, gate_logits, *, temperature=16.0, **options):
 
 
 @wrong("sink_attention", "the sinks are left out")
-def no_sinks(query, key, value, sinks, *, mask=None, bias=None, causal=False, window=None, scale=None):
+def no_sinks(
+    query, key, value, sinks, *, mask=None, bias=None, causal=False, window=None, scale=None
+):
     repeats, (length, keys) = query.shape[1] // key.shape[1], (query.shape[2], key.shape[2])
     key, value = (each.repeat_interleave(repeats, 1) for each in (key, value))
     back = torch.arange(length)[:, None] + keys - length - torch.arange(keys)
@@ -153,7 +155,11 @@ def flipped(x, logits, **options):
 @wrong("indexed_attention", "no ReLU between the indexer's heads")
 def no_relu(query, key, value, index_query, index_key, index_weights, *, num_keys, causal=True,
             key_mask=None, mask=None, scale=None, chunk_size=None):  # fmt: skip
-    both = torch.cat((index_query, -index_query), 1), index_key, torch.cat((index_weights, -index_weights), 1)
+    both = (
+        torch.cat((index_query, -index_query), 1),
+        index_key,
+        torch.cat((index_weights, -index_weights), 1),
+    )
     return indexed_attention(query, key, value, *both, num_keys=num_keys, causal=causal,
                              key_mask=key_mask, mask=mask, scale=scale)  # fmt: skip
 
@@ -239,11 +245,15 @@ def oldest(memory, hidden, memory_length):
 
 
 @wrong("delta_rule", "nothing is erased: the value itself is written")
-def never_erased(query, key, value, beta, log_decay=None, *, state=None, scale=None, chunk_size=None):
+def never_erased(
+    query, key, value, beta, log_decay=None, *, state=None, scale=None, chunk_size=None
+):
     if log_decay is None:
         log_decay = torch.zeros_like(beta)
     log_decay = log_decay.expand(key.shape) if log_decay.ndim == 4 else log_decay[..., None]
-    state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    state = (
+        key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    )
     scale, outputs = key.shape[-1] ** -0.5 if scale is None else scale, [value[:, :, :0]]
     log_decay = log_decay.expand(*key.shape[:3], -1)
     for t in range(key.shape[2]):

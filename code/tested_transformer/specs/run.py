@@ -44,7 +44,9 @@ class Run:
     spec: Spec
     candidate: Any
     _outcomes: dict[Case, Outcome] = field(default_factory=dict)
-    _alone: set[str] = field(default_factory=set)  # the arguments by which alone a gradient was taken
+    _alone: set[str] = field(
+        default_factory=set
+    )  # the arguments by which alone a gradient was taken
 
     _in_cycles: bool = False  # whether only cycles held what it was given: those are no leak
 
@@ -154,7 +156,11 @@ class Run:
         not free in the end.
         """
         own = case.arguments if transposed else {}
-        own = {n: np.asfortranarray(a) for n, a in own.items() if isinstance(a, np.ndarray) and a.ndim > 1}
+        own = {
+            n: np.asfortranarray(a)
+            for n, a in own.items()
+            if isinstance(a, np.ndarray) and a.ndim > 1
+        }
         given, earlier = case.tensors(**own), case.tensors(**others)
         first = before = None
         with kept():

@@ -43,7 +43,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padding, causal", 2, 6, 3, 2, 2, key_mask=real[::-1, ::-1].copy(), causal=True),
         Case("the same weights for all tokens", light),
         case("float32", 2, 5, 2, 3, 3, dtype=torch.float32),
-        larger(Case("transposed tensors", transposed(_arguments(rng, 2, 4, 2, 3, 3))), logits=800.0),
+        larger(
+            Case("transposed tensors", transposed(_arguments(rng, 2, 4, 2, 3, 3))), logits=800.0
+        ),
         case("no tokens", 2, 0, 2, 3, 3),
     ]
 

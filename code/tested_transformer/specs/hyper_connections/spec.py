@@ -37,7 +37,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("two streams", (2,), 2, 3),
         case("weights of each token", (2, 3), 2, 3, dynamic=True),
         case("four streams", (2,), 4, 3),
-        Case("float32, one alpha, the beta of each token", fixed | {"alpha": fixed["alpha"][0, 0]}, torch.float32),
+        Case(
+            "float32, one alpha, the beta of each token",
+            fixed | {"alpha": fixed["alpha"][0, 0]},
+            torch.float32,
+        ),
         case("no tokens", (0,), 2, 3),
     ]
 

@@ -346,7 +346,7 @@ def _indexer_cases(rng: np.random.Generator) -> list[Case]:
         case("two tokens", 1, 2, 2, 4, num_keys=1, rotary_dim=4),
         case("twelve tokens", 2, 3, 12, 10, num_keys=2, rotary_dim=8),
         case("all features rotated", 2, 3, 6, 4, num_keys=3, rotary_dim=4),
-        case("another base", 1, 4, 7, 8, num_keys=2, rotary_dim=6, base=50.0),
+        case("another base", 1, 4, 7, 8, num_keys=2, rotary_dim=4, base=50.0),
         case("as many keys as there are", 1, 2, 4, 6, num_keys=4, rotary_dim=4),
         case("float32", 2, 3, 6, 6, num_keys=3, rotary_dim=4, dtype=torch.float32),
         case("no tokens", 2, 2, 0, 4, num_keys=2, rotary_dim=4),
@@ -452,7 +452,9 @@ def _loss_cases(rng: np.random.Generator) -> list[Case]:
         Case("the past", _loss_arguments(rng, 2, 3, 5, mask=past)),
         Case("selected keys", _loss_arguments(rng, 2, 3, 5, mask=selected)),
         Case("queries without a key", _loss_arguments(rng, 2, 3, 5, mask=padded)),
-        larger(Case("float32", _loss_arguments(rng, 2, 3, 5, mask=past), torch.float32), scores=200.0),
+        larger(
+            Case("float32", _loss_arguments(rng, 2, 3, 5, mask=past), torch.float32), scores=200.0
+        ),
         Case("no tokens", _loss_arguments(rng, 2, 2, 0)),
     ]
 

@@ -90,8 +90,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("chunks of three", 1, 2, 7, (2, 4), chunk_size=3),
         case("a chunk longer than the text", *small, chunk_size=9, state=True),
         case("float32", 2, 2, 6, (4, 3), state=True, dtype=torch.float32),
-        Case("all options at once, transposed tensors", transposed({name: np.abs(a) for name, a in every.items()})
-             | {"feature_map": "identity", "real": left, "state": _state(rng, *small)}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed({name: np.abs(a) for name, a in every.items()})
+            | {"feature_map": "identity", "real": left, "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 2, 0, (3, 2), state=True),
     ]
 

@@ -49,8 +49,10 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padding anywhere", *small, key_mask=inside),
         case("a scale of its own", *small, scale=0.3),
         larger(case("float32", *small, dtype=torch.float32, key_mask=right), key=100.0),
-        Case("all options at once, transposed tensors",
-             transposed(_arguments(rng, *small)) | {"key_mask": inside, "scale": 0.3}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small)) | {"key_mask": inside, "scale": 0.3},
+        ),
         case("no queries", 2, 2, (0, 4), (3, 2), 2, False),
     ]
 

@@ -161,7 +161,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("the form of trax, padded", *small, form="trax", key_mask=right, chunks_after=1),
         case("one chunk", 2, 2, 5, (4, 3), 2, 9, most=2),
         case("float32", *small, causal=True, dtype=torch.float32),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, *small, **every))),
+        Case(
+            "all options at once, transposed tensors", transposed(_arguments(rng, *small, **every))
+        ),
         case("no tokens", 2, 2, 0, (3, 2), 2, 2),
     ]
 

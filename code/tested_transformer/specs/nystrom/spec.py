@@ -52,8 +52,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("fewer real tokens than landmarks", *small, key_mask=few),
         case("a scale of its own", *small, scale=0.3),
         larger(case("float32", *small, dtype=torch.float32, key_mask=right), key=100.0),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, *small))
-             | {"iterations": 3, "key_mask": inside, "scale": 0.3}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small))
+            | {"iterations": 3, "key_mask": inside, "scale": 0.3},
+        ),
     ]
 
 

@@ -64,8 +64,10 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("chunks of one", *small, chunk_size=1),
         case("a chunk longer than the text", *small, chunk_size=9, state=True),
         case("float32", 2, 2, 6, (4, 3), state=True, dtype=torch.float32),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, *small))
-             | {"scale": 0.3, "state": _state(rng, *small)}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small)) | {"scale": 0.3, "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 2, 0, (3, 2), state=True),
     ]
 

@@ -292,7 +292,9 @@ def _neighbor_arguments(rng: np.random.Generator, sizes: tuple, **options: Any) 
     while True:
         queries, keys = rng.normal(size=(count, width)), rng.normal(size=(stored, width))
         keys *= rng.uniform(0.3, 3.0, (stored, 1))  # norms that differ
-        queries, keys = (np.round(64 * each) / 64 for each in (queries, keys))  # exact, 1000 farther away
+        queries, keys = (
+            np.round(64 * each) / 64 for each in (queries, keys)
+        )  # exact, 1000 farther away
         if _clear(queries, keys):
             return {"queries": queries, "keys": keys, "num_neighbors": wanted} | options
 
@@ -315,7 +317,9 @@ def _neighbor_cases(rng: np.random.Generator) -> list[Case]:
         case("one feature", 3, 4, 1, 2),
         case("some are not allowed", 3, 6, 3, 2, allowed=few),
         case("other documents only", 9, 9, 3, 3, allowed=owners[:, None] != owners),
-        larger(case("float32, far away", 4, 6, 3, 2, dtype=torch.float32), queries=1000.0, keys=1000.0),
+        larger(
+            case("float32, far away", 4, 6, 3, 2, dtype=torch.float32), queries=1000.0, keys=1000.0
+        ),
         case("no queries", 0, 3, 2, 2),
     ]
 

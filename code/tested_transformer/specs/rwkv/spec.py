@@ -82,8 +82,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("chunks of two", *small, chunk_size=2, state=True),
         case("chunks that do not divide the text", 1, 7, 2, chunk_size=3),
         case("float32", 2, 5, 3, state=True, dtype=torch.float32),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, *small))
-             | {"real": LEFT[::-1] & [[True], [False]], "state": _state(rng, *small)}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small))
+            | {"real": LEFT[::-1] & [[True], [False]], "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 0, 3, state=True),
     ]
 

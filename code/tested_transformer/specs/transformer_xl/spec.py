@@ -152,8 +152,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a window of three, and a memory of two", 1, 2, 3, 2, (3, 2), window=3),
         case("a window of two, and a memory of three", 1, 2, 3, 3, (2, 3), window=2),
         larger(case("float32", 2, 2, 3, 2, (3, 2), dtype=torch.float32), key=100.0),
-        Case("all options at once, transposed tensors", transposed(_arguments(rng, 2, 2, 2, 2, (3, 2), False))
-             | {"window": 3, "mask": np.arange(32).reshape(2, 2, 2, 4) % 3 > 0}),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, 2, 2, 2, 2, (3, 2), False))
+            | {"window": 3, "mask": np.arange(32).reshape(2, 2, 2, 4) % 3 > 0},
+        ),
         case("no sequences", 0, 2, 3, 2, (4, 3)),
     ]
 
