@@ -20,7 +20,6 @@ from tested_transformer.functional.latent import latent_attention
 from tested_transformer.functional.paged import paged_attention
 from tested_transformer.functional.relative_shift import transformer_xl_attention
 from tested_transformer.functional.retrieval import chunk_read_by, nearest_neighbors
-from tested_transformer.functional.routing import route
 from tested_transformer.functional.sinks import sink_attention
 from tested_transformer.functional.ternary import bit_linear
 from tested_transformer.layers.clamped_experts import clamped_swiglu
@@ -128,7 +127,7 @@ default("gated_retention", gated_retention, "norm_eps", 1e-6)
 
 QK = "query", "key"
 for _name, _formula, _of in (
-    ("expert_routing", route, ("logits",)), ("sink_attention", sink_attention, QK),
+    ("sink_attention", sink_attention, QK),
     ("clustered_attention", clustered_attention, QK), ("linformer_attention", linformer_attention, QK),
     ("improved_clustered_attention", improved_clustered_attention, QK),
     ("dynamic_convolution", dynamic_convolution, ("logits",)),
@@ -194,7 +193,7 @@ where("clustered_attention", "clusters without gaps in their numbers", clustered
       lambda g: bool(g["clusters"].numel()) and int(g["clusters"].max()) >= g["clusters"].unique().clamp(min=0).unique().numel())  # fmt: skip
 where("improved_clustered_attention", "more keys than there are raise", improved_clustered_attention,
       lambda g: g["num_keys"] > g["key"].shape[2])  # fmt: skip
-where("dynamic_convolution", "an even kernel is centered on the right", dynamic_convolution,
+where("dynamic_convolution", "an even kernel is centered on the right, unless it is causal", dynamic_convolution,
       lambda g: g["logits"].shape[-1] % 2 == 0 and not g.get("causal"), lambda g: {"x": g["x"].roll(1, 1)})  # fmt: skip
 where("dynamic_convolution", "a kernel longer than the text", dynamic_convolution,
       lambda g: g["logits"].shape[-1] > g["x"].shape[1] > 0)  # fmt: skip
