@@ -139,9 +139,6 @@ for _name, _formula, _of in (
 ):  # fmt: skip
     where(_name, "the softmax overflows", _formula, overflows(*_of))
 
-where(
-    "gated_cross_attention", "scores beyond 88 overflow", gated_cross_attention, large("nodes", 88)
-)
 where("paged_attention", "scores beyond 88 overflow", paged_attention, large("key_pages", 88))
 where("indexed_attention", "the softmax overflows", indexed_attention, overflows(*QK))
 where("nystrom_attention", "the softmax overflows", nystrom_attention, overflows(*QK))
