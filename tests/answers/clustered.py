@@ -62,6 +62,13 @@ def by_weights(query, key, value, clusters, *, num_keys, key_mask=None, scale=No
     )
 
 
+def exponentials(scores):
+    """Of the distance to a query's largest score: none overflows."""
+    if not scores.shape[-1]:
+        return scores.exp()
+    return (scores - scores.detach().amax(-1, keepdim=True)).exp()
+
+
 @right("improved_clustered_attention", "full attention's exponentials, sum by sum")
 def by_exponentials(query, key, value, clusters, *, num_keys, key_mask=None, scale=None):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -70,11 +77,12 @@ def by_exponentials(query, key, value, clusters, *, num_keys, key_mask=None, sca
         if key_mask is None
         else key_mask[:, None] * torch.ones_like(key[..., 0])
     )
-    rough = (means(query, clusters) @ key.mT * scale).exp() * real[:, :, None]
+    rough = exponentials(means(query, clusters) @ key.mT * scale) * real[:, :, None]
     rough = rough / rough.sum(-1, keepdim=True).clamp(min=1e-30)
     number = min(num_keys, key.shape[2])
     top = (rough >= rough.topk(number, -1).values[..., -1:]).to(query.dtype)
-    fine = (query @ key.mT * scale).exp() * real[:, :, None] * top
+    scores = query @ key.mT * scale
+    fine = exponentials(scores.masked_fill(top == 0, -torch.inf)) * real[:, :, None]
     fine = fine / fine.sum(-1, keepdim=True).clamp(min=1e-30)
     weights = rough * (1 - top) + fine * (rough * top).sum(-1, keepdim=True)
     return (weights @ value) * (clusters >= 0)[..., None]

@@ -33,12 +33,13 @@ def by_einsum(
 @right("latent_attention", "torch's attention, head by head")
 def by_torch(query, rotary_query, latent, rotary_key, up_key, up_value, *, causal=False, mask=None):
     bias = hidden(query.shape[2], latent.shape[1], causal, mask).to(query)
+    bias = bias.expand(*query.shape[:3], latent.shape[1])
     heads = [
         functional.scaled_dot_product_attention(
             torch.cat((query[:, h], rotary_query[:, h]), -1),
             torch.cat((latent @ up_key[h].mT, rotary_key), -1),
             latent @ up_value[h].mT,
-            attn_mask=bias,
+            attn_mask=bias[:, h],
         )
         for h in range(query.shape[1])
     ]

@@ -21,7 +21,7 @@ def by_sorting(
     scores = logits.softmax(-1) if scoring == "softmax" else 1 / (1 + (-logits).exp())
     preference = scores.detach() if bias is None else (scores + bias).detach()
     size, best = logits.shape[-1] // num_groups, 2 if scoring == "sigmoid" else 1
-    chosen = torch.zeros_like(logits, dtype=torch.bool)
+    chosen = torch.zeros(logits.shape, dtype=torch.bool)
     rows, found = preference.reshape(-1, logits.shape[-1]), chosen.view(-1, logits.shape[-1])
     for row, own in zip(rows, found, strict=True):
         value = row.view(num_groups, size).sort(descending=True).values[:, :best].sum(-1)

@@ -211,13 +211,15 @@ def by_torch(x, w_query, w_key, w_value, w_output, num_heads, *, context=None, m
 
 
 @right("ch05.multi_head")
-def by_torchs_module(x, w_query, w_key, w_value, w_output, num_heads):
-    """F.multi_head_attention_forward, which wants the batch second."""
+def by_torchs_module(x, w_query, w_key, w_value, w_output, num_heads, mask=None):
+    """F.multi_head_attention_forward, which wants the batch second, and True where a key is hidden."""
+    if mask is not None:
+        mask = ~mask.expand(len(x), num_heads, x.shape[1], x.shape[1]).flatten(0, 1)
     width, zeros = x.shape[-1], x.new_zeros(3 * x.shape[-1])
     turned = x.transpose(0, 1)
     output, _ = multi_head_attention_forward(
         turned, turned, turned, width, num_heads, torch.cat([w_query, w_key, w_value], 1).T, zeros,
-        None, None, False, 0.0, w_output.T, zeros[:width], need_weights=False,
+        None, None, False, 0.0, w_output.T, zeros[:width], need_weights=False, attn_mask=mask,
     )  # fmt: skip
     return output.transpose(0, 1)
 

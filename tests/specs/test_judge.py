@@ -16,6 +16,7 @@ from torch.func import functional_call
 from tested_transformer import BackendError, attention, check, pitfall, self_attention
 from tested_transformer.exercises import EXERCISES
 from tested_transformer.homework.jail.wire import same as same_on_the_wire
+from tested_transformer.layers.message_passing import max_messages
 from tested_transformer.specs import SPECS, Case, Mutant, Spec, judge
 from tested_transformer.specs import case as case_module
 from tested_transformer.specs import spec as spec_module
@@ -30,6 +31,7 @@ from tested_transformer.specs.compare import (
     unchanged,
 )
 from tested_transformer.specs.draw import Draw, drawn_case, smallest
+from tested_transformer.specs.judge import RUNS
 from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
 from tested_transformer.specs.rounding import OTHER_FORMULAS, rounding
 from tested_transformer.specs.run import keywords
@@ -398,6 +400,55 @@ def test_refusing_everything_is_not_passing():
 
     with pytest.raises(TypeError, match="not today"):
         judge(ATTENTION, refuses)
+
+
+def test_an_exercise_asks_for_all_of_its_options():
+    spec = EXERCISES["ch22.max_messages"]
+
+    def no_padding(sender, receiver, edge, adjacency):
+        return max_messages(sender, receiver, edge, adjacency)
+
+    verdict = judge(spec, no_padding)
+    assert verdict.heading == RUNS
+    assert "unexpected keyword argument 'real'" in verdict.problem.got
+    library = judge(replace(spec, points=0), no_padding)
+    assert library.passed
+    assert "takes no `real`" in library.skipped.values()
+
+
+def test_refusing_is_for_specs_that_say_so():
+    def refuses_large(*placed, **options):
+        if placed[0].numel() > 9:
+            raise BackendError("too large")
+        return max_messages(*placed, **options)
+
+    assert isinstance(judge(SPECS["max_messages"], refuses_large).error, BackendError)
+
+
+def test_what_went_wrong_in_another_call_is_named():
+    def without_gradients(scores):
+        return scores.softmax(-1) * (1 if torch.is_grad_enabled() else 2)
+
+    def buffered(scores, buffers={}):  # noqa: B006
+        answer = scores.softmax(-1)
+        if scores.requires_grad:
+            return answer
+        buffer = buffers.setdefault((scores.shape, scores.dtype), answer.clone())
+        return (buffer.copy_(answer),)
+
+    def keeps(scores, kept=[]):  # noqa: B006
+        kept.append(scores)
+        return scores.softmax(-1)
+
+    spec = replace(SPECS["softmax"], mutants=())
+    assert "torch.no_grad()" in judge(spec, without_gradients).problem.expected
+    first = replace(spec, read=lambda answer, given: 1 * _first(answer))
+    assert "an earlier answer" in judge(first, buffered).problem.expected
+    assert judge(spec, keeps).problem.expected == "`scores` free once the call is over"
+
+
+def _first(answer):
+    return answer[0] if isinstance(answer, tuple) else answer
 
 
 def test_low_precision_may_round_but_not_more():

@@ -67,6 +67,12 @@ def transposed(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def larger(case: Case, **by: float) -> Case:
+    """The case with some numbers larger by so much: a softmax is the same, and its exponentials overflow."""
+    moved = {name: case.arguments[name] + amount for name, amount in by.items()}
+    return replace(case, arguments=case.arguments | moved)
+
+
 def scaled_up(make: Make, **factors: float) -> Make:
     """The arguments that `make` draws, some of them so many times as large."""
 

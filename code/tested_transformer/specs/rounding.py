@@ -25,7 +25,7 @@ STEP = 2.0**-20  # far above float64's own rounding, far below what bends a form
 POOL = 2**14  # directions drawn at once
 DRAWS = 3  # runs with other directions; each array has many entries besides
 MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
-FEW = 8
+FEW = 9
 LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +44,11 @@ class Run:
     spec: Spec
     candidate: Any
     _outcomes: dict[Case, Outcome] = field(default_factory=dict)
+    _alone: set[str] = field(
+        default_factory=set
+    )  # the arguments by which alone a gradient was taken
+
+    _in_cycles: bool = False  # whether only cycles held what it was given: those are no leak
 
     @cached_property
     def takes(self) -> set[str] | None:
@@ -57,8 +64,10 @@ class Run:
         known = (*self.spec.required, *self.spec.of_modules)  # `build` looks after the latter
         extra = [name for name in given if name not in known]
         missing = [name for name in extra if takes is not None and name not in takes]
-        if missing:
+        if missing and not self.spec.points:  # an exercise asks for all of its options
             return "takes no " + ", ".join(f"`{name}`" for name in missing)
+        if not self.spec.may_refuse:
+            return None
         error = self.outcome(case).error
         return str(error) if isinstance(error, BackendError) else None
 
@@ -104,36 +113,90 @@ class Run:
 
         None for an answer that is no tensor: a NumPy array can have no gradient.
         """
-        if not self.outcome(case).is_tensor:
-            return None
-        given = case.tensors()
-        return self._gradients(given, float_names(given), probe)
+        return self.graded(case)[0] if self.outcome(case).is_tensor else None
+
+    def graded(self, case: Case) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """These gradients, and the answer that they were taken of."""
+        given, answers = case.tensors(), []
+        return self._gradients(given, float_names(given), probe, answers), answers[0]
+
+    def gradient_alone(self, case: Case, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The gradient by the first of the names whose turn it is, where no other argument asks for one.
+
+        Each name has its turn once, whatever the case.
+        """
+        name = next((name for name in names if name not in self._alone), None)
+        if name is None:
+            return {}
+        self._alone.add(name)
+        return self._gradients(case.tensors(), [name], probe)
 
     def _gradients(
-        self, given: dict[str, Any], names: Sequence[str], weights: Callable[[Tensor], Tensor]
-    ) -> dict[str, np.ndarray]:
+        self, given: dict[str, Any], names: Sequence[str], weights: Callable[[Tensor], Tensor],
+        answers: list[np.ndarray] | None = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         with kept():
             called = self.built(given)
             return gradients(
                 lambda given: self.spec.read(self._called(called, given), given),
-                given, names, weights,
+                given, names, weights, answers,
             )  # fmt: skip
 
-    def after_another_call(self, case: Case, **others: Any) -> np.ndarray:
+    def after_another_call(
+        self, case: Case, *, transposed: bool = False, learns: bool = True, **others: Any
+    ) -> np.ndarray:
         """The value that a candidate built once gives after a call with these other arguments.
 
         Those of the same sizes then stand in the case's own tensors for one more call: what is kept
-        may go by the tensor, whose numbers an optimizer or a buffer changes in place.
+        may go by the tensor, whose numbers an optimizer or a buffer changes in place. transposed: whether
+        these are laid out in memory as views of transposed tensors are. learns: whether torch's grad
+        mode is on in the last call.
+
+        Raises: AnswerChanged if the last call changes what the first one returned, Held if its arguments are
+        not free in the end.
         """
-        given, earlier = case.tensors(), case.tensors(**others)
+        own = case.arguments if transposed else {}
+        own = {
+            n: np.asfortranarray(a)
+            for n, a in own.items()
+            if isinstance(a, np.ndarray) and a.ndim > 1
+        }
+        given, earlier = case.tensors(**own), case.tensors(**others)
+        first = before = None
         with kept():
             called = self.built(given)
             with suppress(Exception):  # these may be arguments that it may refuse
-                self._called(called, earlier)
+                first = self._called(called, earlier)
+                before = as_array(self.spec.read(first, earlier)).copy()
                 with holding(given, earlier):
                     self._called(called, given)
-            answer = self._called(called, given)
-        return as_array(self.spec.read(answer, given))
+            answer = self._last(called, given, learns)
+        if before is not None:
+            after = as_array(self.spec.read(first, earlier))
+            if after.shape != before.shape or not np.array_equal(before, after, equal_nan=True):
+                raise AnswerChanged(before, after)
+        value = as_array(self.spec.read(answer, given))
+        tensors = [name for name, given in earlier.items() if isinstance(given, Tensor)]
+        refs = {name: weakref.ref(earlier.pop(name)) for name in tensors}
+        del first, answer, called
+        if self._in_cycles or all(ref() is None for ref in refs.values()):
+            return value
+        gc.collect()  # slow: once for all cases
+        held = next((name for name, ref in refs.items() if ref() is not None), None)
+        if held is not None:
+            raise Held(held)
+        self._in_cycles = True
+        return value
+
+    def _last(self, called: Callable[..., Any], given: dict[str, Any], learns: bool) -> Any:
+        """Call it, in a grad mode; an answer that takes a gradient itself may need it on, and says so."""
+        try:
+            with torch.set_grad_enabled(learns):
+                return self._called(called, given)
+        except RuntimeError as error:
+            if learns or "require grad" not in str(error):
+                raise
+        return self._called(called, given)
 
     def built(self, given: dict[str, Any]) -> Callable[..., Any]:
         """The candidate as a function of the arguments: a module class is made with its weights."""
@@ -153,6 +216,14 @@ class Run:
             if type(stop) is not SystemExit:  # somebody else's: the grader's worker is asked to end
                 raise
             raise RuntimeError(f"it called sys.exit({stop.code!r})") from stop
+
+
+class AnswerChanged(Exception):
+    """A later call wrote into the answer of an earlier one."""
+
+
+class Held(Exception):
+    """An argument is still held after the call."""
 
 
 @contextmanager
@@ -194,8 +265,11 @@ def gradients(
     given: dict[str, Any],
     names: Sequence[str],
     weights: Callable[[Tensor], Tensor],
+    answers: list[np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """Gradients of the weighted sum of a function's answer by the named arguments; 0 where unused.
+
+    The answer itself is put on the list.
 
     Raises: TypeError if the answer has no gradient.
     """
@@ -204,6 +278,8 @@ def gradients(
     if not isinstance(answer, Tensor) or not answer.requires_grad:
         wanted = "one that depends on the arguments, so that gradients reach them"
         raise argument_error(TypeError, "the answer", "one without a gradient", wanted)
+    if answers is not None:
+        answers.append(as_array(answer).copy())
     found = torch.autograd.grad(answer, inputs, weights(answer), allow_unused=True)
     return {
         name: as_array(torch.zeros_like(tensor) if gradient is None else gradient)

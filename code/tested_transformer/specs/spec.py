@@ -16,7 +16,7 @@ from .compare import Problem, as_array, compare, unchanged
 from .draw import Draw, drawn_case
 from .mistakes import Mutant
 from .rounding import rounding
-from .run import Run, float_names, gradients, probe
+from .run import AnswerChanged, Held, Run, float_names, gradients, probe
 from .surroundings import kept, reseed
 from .tolerance import Tolerance
 
@@ -57,7 +57,8 @@ class Spec:
     combine: a Draw -> one more call; `num_drawn` of them are drawn. checks: what must hold, properties
     first; the `usual` ones come before them and `last` after them, unless one of their name is there.
     mutants: the famous mistakes. build: turns a candidate into a function of the arguments (a module
-    class gets the weights of the case). read: turns the answer into one array, or one tensor.
+    class gets the weights of the case). may_refuse: whether a BackendError takes a case from the judge: a
+    kernel serves some options alone. read: turns the answer into one array, or one tensor.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Spec:
     num_drawn: int = 10
     of_modules: tuple[str, ...] = ()
     differentiable: bool = True
+    may_refuse: bool = False
     mutants: Sequence[Mutant] = ()
     baseline: Callable[..., Any] | None = None
     slack: Callable[[Case], float] | None = None
@@ -218,24 +220,55 @@ def _untouched(run: Run, case: Case) -> Problem | None:
 
 
 def _gradients(run: Run, case: Case) -> Problem | None:
-    got = run.all_gradients(case)
-    for name, (expected, tolerance) in run.spec.gradients_of(case).items() if got else ():
+    if not run.outcome(case).is_tensor:
+        return None
+    wanted, (got, answer) = run.spec.gradients_of(case), run.graded(case)
+    for name, (expected, tolerance) in wanted.items():
         problem = compare(expected, got[name], tolerance, f"gradient by `{name}`")
         if problem is not None:
+            return problem
+    slack = 2 * run.expected(case)[1]
+    if problem := unchanged(run.value(case), answer, slack, "its arguments ask for a gradient"):
+        return problem
+    alone = run.gradient_alone(case, [name for name, (each, _) in wanted.items() if each.any()])
+    for name, gradient in alone.items():
+        what = f"where only `{name}` asks for one, the gradient by it"
+        if problem := compare(wanted[name][0], gradient, wanted[name][1], what):
             return problem
     return None
 
 
 def _again(run: Run, case: Case) -> Problem | None:
-    """Build it once, call it with other numbers of the same sizes, then with those of the case."""
+    """Build it once, call it with other numbers of the same sizes, then with those of the case.
+
+    The last call is without gradients, on tensors that are laid out in another way.
+    """
     others = {
         name: -a if a.dtype.kind == "f" and (a < 0).any() else np.flip(a).copy()
         for name, a in case.arguments.items()
         if isinstance(a, np.ndarray)  # probabilities stay ones: they are reversed
     }
-    before, tolerance = run.value(case), 2 * run.expected(case)[1]
-    after = run.after_another_call(case, **others)
-    return unchanged(before, after, tolerance, "another call came before")
+    before, tolerance, found = run.value(case), 2 * run.expected(case)[1], None
+    for when, how in (
+        ("", {"transposed": True, "learns": False}),  # all at once; if that goes wrong, one by one
+        ("another call came before", {}),
+        ("the call is under torch.no_grad()", {"learns": False}),
+        ("the tensors are views of transposed ones", {"transposed": True}),
+    ):
+        try:
+            after = run.after_another_call(case, **how, **others)
+        except AnswerChanged as error:
+            before, after = error.args
+            return unchanged(before, after, 0.0, "another call comes after", "an earlier answer")
+        except Held as error:
+            return Problem(f"`{error}` free once the call is over", "something still holds it")
+        problem = unchanged(before, after, tolerance, when or "it is called again")
+        found = found or problem
+        if problem is None and not when:
+            return None
+        if problem is not None and when:
+            return problem
+    return found
 
 
 def _has_numbers(case: Case) -> bool:

@@ -517,6 +517,7 @@ CHECKS = (
 
 ATTENTION = Spec(
     name="attention",
+    may_refuse=True,
     statement=STATEMENT,
     required=("query", "key", "value"),
     reference=reference.attention,

@@ -209,7 +209,7 @@ def _step_cases(rng: np.random.Generator) -> list[Case]:
     return [
         case("two experts", [3, 1], 0.5),
         case("balance", [4, 4, 4], 0.5),
-        case("one at the mean", [0, 4, 8], 0.25),
+        case("one at the mean", [1001, 1002, 1003], 0.25),
         case("two idle experts", [0, 7, 0, 3, 2], 0.125),
         case("float32", [9, 0, 0, 1], 0.001, torch.float32),
     ]
@@ -271,7 +271,7 @@ def _capacity_cases(rng: np.random.Generator) -> list[Case]:
     crowd = np.array([[0, 1], [1, 0], [0, 2], [0, 1]])
     return [
         case("one token", 1, 2, 1, 1),
-        Case("a crowd", {"experts": crowd, "capacity": 2}),
+        Case("a crowd, and experts of large numbers", {"experts": 200 * crowd, "capacity": 2}),
         case("six tokens, one of two", 6, 2, 1, 2),
         case("six tokens, two of three", 6, 3, 2, 2),
         case("room for all", 3, 4, 2, 6),

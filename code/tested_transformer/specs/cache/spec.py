@@ -335,6 +335,7 @@ class PlainDecoder:
 
 CACHE = Spec(
     name="cache",
+    may_refuse=True,
     statement=STATEMENT,
     required=("query", "key", "value", "chunks", "real", "rows"),
     reference=slow,

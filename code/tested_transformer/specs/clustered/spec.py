@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -73,8 +73,8 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padded keys", *SMALL, key_mask=KEYS),
         case("padded queries", *SMALL, query_mask=QUERIES),
         case("no key at all", *SMALL, key_mask=KEYS & np.array([[True], [False]])),
-        case("a scale of its own", *SMALL, scale=0.3),
-        case("float32", *SMALL, dtype=torch.float32),
+        case("padding, and a scale of its own", *SMALL, key_mask=KEYS, scale=0.3),
+        larger(case("float32", *SMALL, dtype=torch.float32), key=100.0),
         Case("transposed tensors", transposed(_arguments(rng, *SMALL))),
         case("no queries", 2, 2, (0, 3), (3, 2), 2),
     ]
@@ -89,10 +89,10 @@ def _improved_cases(rng: np.random.Generator) -> list[Case]:
         case("padded keys", *SMALL, key_mask=KEYS),
         case("fewer keys than wanted", *SMALL, key_mask=KEYS & (np.arange(5) < 1)),
         case("padded queries", *SMALL, query_mask=QUERIES),
-        case("a scale of its own", *SMALL, scale=0.3),
+        case("padding, and a scale of its own", *SMALL, key_mask=KEYS, scale=0.3),
         Case("one top key", _arguments(rng, *SMALL, num_keys=1)),
         Case("all keys", _arguments(rng, *SMALL, num_keys=9)),
-        case("float32", *SMALL, dtype=torch.float32),
+        larger(case("float32", *SMALL, dtype=torch.float32), key=100.0),
         Case("transposed tensors", transposed(_arguments(rng, *SMALL, num_keys=2))),
         case("no queries", 2, 2, (0, 3), (3, 2), 2),
     ]

@@ -172,7 +172,7 @@ def _attention_cases(rng: np.random.Generator) -> list[Case]:
         case("one head", (3, 2), 1, 2),
         case("two heads", (4, 4), 2, 2),
         case("another scale", (3, 4), 2, 2, scale=1.0),
-        case("causal", (5, 6), 2, 3, causal=True),
+        case("causal, and a scale of its own", (5, 6), 2, 3, causal=True, scale=0.3),
         case("axes of a batch", (2, 2, 3, 4), 3, 2, causal=True),
         case("float32", (2, 5, 4), 2, 3, torch.float32),
     ]

@@ -65,6 +65,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         return Case(label, arguments | ({"state": _state(rng, *sizes)} if state else {}), dtype)
 
     small = (2, 3, 5, (4, 2))
+    every = _arguments(rng, *small, "head")
     return [
         case("one token, one head", 1, 1, 1, (2, 3)),
         case("two tokens", 1, 2, 2, (3, 2)),
@@ -75,13 +76,24 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("after a state", *small, "head", state=True),
         case("per feature, after a state", *small, "channel", state=True),
         case("one token after a state", 2, 2, 1, (3, 4), "head", state=True),
-        case("a scale of its own", *small, "head", scale=0.3),
+        case("a scale of its own, after a state", *small, "head", scale=0.3, state=True),
         case("chunks of two", *small, "head", chunk_size=2, state=True),
-        case("chunks of three", 1, 2, 7, (2, 4), "channel", chunk_size=3),
+        case(
+            "chunks of three, a scale of its own",
+            1,
+            2,
+            7,
+            (2, 4),
+            "channel",
+            chunk_size=3,
+            scale=0.3,
+        ),
         case("chunks of one", *small, chunk_size=1),
         case("a chunk longer than the text", *small, "head", chunk_size=9, state=True),
         case("float32", 2, 2, 6, (4, 3), "head", state=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *small, "head"))),
+        Case(
+            "steps of up to 2, transposed tensors", transposed(every | {"beta": 2 * every["beta"]})
+        ),
         case("no tokens", 2, 2, 0, (3, 2), "head", state=True),
         case("one token per feature, after a state", 1, 2, 1, (3, 4), "channel", state=True),
     ]

@@ -42,7 +42,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("grouped queries", 1, 8, 4, (3, 3), 2, 3),
         case("one pair of KV heads", 2, 6, 2, (3, 4), 2, 2, causal=True),
         case("float32", 2, 4, 2, (3, 5), 4, 3, dtype=torch.float32),
-        Case("transposed tensors", transposed(turned) | {"lambda_": np.asarray(0.5)}),
+        Case("transposed tensors", transposed(turned) | {"lambda_": np.asarray(-0.5)}),
     ]  # fmt: skip
 
 

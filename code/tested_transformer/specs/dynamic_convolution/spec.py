@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -43,7 +43,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padding, causal", 2, 6, 3, 2, 2, key_mask=real[::-1, ::-1].copy(), causal=True),
         Case("the same weights for all tokens", light),
         case("float32", 2, 5, 2, 3, 3, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, 2, 4, 2, 3, 3))),
+        larger(
+            Case("transposed tensors", transposed(_arguments(rng, 2, 4, 2, 3, 3))), logits=800.0
+        ),
         case("no tokens", 2, 0, 2, 3, 3),
     ]
 

@@ -372,6 +372,7 @@ def _long_sum(case: Case) -> float:
 
 FEED_FORWARD = Spec(
     name="feed_forward",
+    may_refuse=True,
     statement=STATEMENT,
     required=("x", "w_up", "b_up", "w_down", "b_down"),
     reference=_slow,
@@ -436,6 +437,7 @@ def _shut(run: Run, case: Case) -> Problem | None:
 
 SWIGLU = Spec(
     name="swiglu",
+    may_refuse=True,
     statement=SWIGLU_STATEMENT,
     required=("x", "w_gate", "w_up", "w_down"),
     reference=reference.swiglu,

@@ -141,7 +141,9 @@ def _longformer_cases(rng: np.random.Generator) -> list[Case]:
         case("padding first", *small, number=2, window=3, key_mask=real[:, ::-1].copy()),
         case("every token is global", 2, 1, 5, (2, 3), number=6, window=1),
         case("a window longer than the text", 1, 2, 4, (3, 3), number=1, window=7),
-        case("a scale of its own", *small, number=2, window=2, scale=0.3),
+        case(
+            "padding, and a scale of its own", *small, number=2, window=2, scale=0.3, key_mask=real
+        ),
         case("float32", 2, 2, 7, (4, 3), number=2, window=3, dtype=torch.float32),
         Case("transposed tensors", transposed(_longformer(rng, *small, 2)) | {"window": 4}),
         case("all padding", 1, 1, 4, (2, 3), number=1, window=2, key_mask=np.zeros((1, 4), bool)),
@@ -282,7 +284,11 @@ def _big_bird_cases(rng: np.random.Generator) -> list[Case]:
         case("no random blocks", 2, 1, 10, (3, 2), 2, 0),
         case("a scale of its own", 1, 2, 8, (3, 4), 2, 1, scale=0.3),
         case("float32", 2, 2, 11, (4, 3), 2, 1, dtype=torch.float32),
-        Case("transposed tensors", transposed(_big_bird(rng, 2, 1, 9, (3, 4), 2, 1))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_big_bird(rng, 2, 1, 9, (3, 4), 2, 1))
+            | {"key_mask": real[:, 4:], "scale": 0.3},
+        ),
         case("no tokens", 2, 2, 0, (3, 2), 2, 1),
     ]
 

@@ -31,12 +31,17 @@ def _cases(rng: np.random.Generator) -> list[Case]:
     def case(label, *sizes, dtype=torch.float64, **options) -> Case:
         return Case(label, _arguments(rng, *sizes, **options), dtype)
 
+    fixed = _arguments(rng, (2, 2), 3, 4, dynamic=True)
     return [
         case("one stream", (3,), 1, 2),
         case("two streams", (2,), 2, 3),
         case("weights of each token", (2, 3), 2, 3, dynamic=True),
         case("four streams", (2,), 4, 3),
-        case("float32", (2, 2), 3, 4, dynamic=True, dtype=torch.float32),
+        Case(
+            "float32, one alpha, the beta of each token",
+            fixed | {"alpha": fixed["alpha"][0, 0]},
+            torch.float32,
+        ),
         case("no tokens", (0,), 2, 3),
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -102,8 +102,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a scale of its own", *small, scale=0.3),
         case("chunks of two", *small, chunk_size=2),
         case("chunks of four", *small, chunk_size=4, key_mask=left),
-        case("float32", *small, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, small, num_keys=2))),
+        larger(case("float32", *small, dtype=torch.float32), key=100.0),
+        Case("all options at once, transposed tensors",
+             transposed(_arguments(rng, small, num_keys=2, causal=False, mask=pairs, key_mask=left, scale=0.3))),
         case("no tokens", 2, (2, 2), (0, 0), (3, 2), (2, 2)),
     ]  # fmt: skip
 
@@ -343,7 +344,7 @@ def _indexer_cases(rng: np.random.Generator) -> list[Case]:
 
     return [
         case("two tokens", 1, 2, 2, 4, num_keys=1, rotary_dim=4),
-        case("six tokens", 2, 3, 6, 6, num_keys=2, rotary_dim=4),
+        case("twelve tokens", 2, 3, 12, 10, num_keys=2, rotary_dim=8),
         case("all features rotated", 2, 3, 6, 4, num_keys=3, rotary_dim=4),
         case("another base", 1, 4, 7, 8, num_keys=2, rotary_dim=4, base=50.0),
         case("as many keys as there are", 1, 2, 4, 6, num_keys=4, rotary_dim=4),
@@ -451,7 +452,9 @@ def _loss_cases(rng: np.random.Generator) -> list[Case]:
         Case("the past", _loss_arguments(rng, 2, 3, 5, mask=past)),
         Case("selected keys", _loss_arguments(rng, 2, 3, 5, mask=selected)),
         Case("queries without a key", _loss_arguments(rng, 2, 3, 5, mask=padded)),
-        Case("float32", _loss_arguments(rng, 2, 3, 5, mask=past), torch.float32),
+        larger(
+            Case("float32", _loss_arguments(rng, 2, 3, 5, mask=past), torch.float32), scores=200.0
+        ),
         Case("no tokens", _loss_arguments(rng, 2, 2, 0)),
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -64,8 +64,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one segment alone", *small, segment_length=7),
         case("after a memory", *small, segment_length=3, state=True),
         case("the delta rule", *small, segment_length=2, delta=True),
-        case("the delta rule after a memory", 1, 1, 3, (2, 3), segment_length=2, delta=True, state=True),
-        case("a scale of its own, in float32", *small, segment_length=2, scale=0.3, dtype=torch.float32),
+        case("all options at once", 1, 1, 3, (2, 3), segment_length=2, delta=True, state=True, scale=0.3),
+        larger(case("a scale of its own, in float32", *small, segment_length=2, scale=0.3, dtype=torch.float32),
+               key=200.0),
         Case("transposed tensors", transposed(_arguments(rng, *small)) | {"segment_length": 2}),
         case("no tokens", 1, 2, 0, (3, 2), segment_length=2, state=True),
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -31,15 +31,24 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         return Case(label, _arguments(rng, *sizes) | options, dtype)
 
     small = (2, 3, (4, 4), (5, 2, 7, 6))
+    own_masks = np.arange(60).reshape(2, 3, 2, 5) % 7 > 1
     return [
         case("one head, one key", 1, 1, (1, 1), (2, 2, 3, 2)),
         case("two heads, three tokens", 1, 2, (3, 3), (3, 2, 4, 2)),
         case("causal", *small, causal=True),
         case("one query after a cache", 2, 3, (1, 5), (4, 2, 6, 3), causal=True),
-        case("a chunk after a cache", 2, 2, (2, 5), (3, 4, 5, 6), causal=True),
+        case(
+            "a mask of each head, after a cache",
+            2,
+            3,
+            (2, 5),
+            (3, 4, 5, 6),
+            causal=True,
+            mask=own_masks,
+        ),
         case("a mask", *small, mask=np.tril(np.ones((4, 4), bool), 1)),
         case("a latent smaller than a head", 2, 2, (3, 4), (6, 2, 3, 5)),
-        case("float32", *small, causal=True, dtype=torch.float32),
+        larger(case("float32", *small, causal=True, dtype=torch.float32), rotary_key=100.0),
         Case("transposed tensors", transposed(_arguments(rng, *small))),
         case("no tokens", 2, 2, (0, 3), (3, 2, 4, 2)),
     ]
@@ -66,6 +75,8 @@ def _own_matrices(run: Run, case: Case) -> Problem | None:
     order = np.roll(np.arange(case.arguments["query"].shape[1]), 1)
     by_head = {"query": 1, "rotary_query": 1, "up_key": 0, "up_value": 0}
     moved = {name: case.arguments[name].take(order, axis) for name, axis in by_head.items()}
+    if np.ndim(mask := case.arguments.get("mask")) == 4:
+        moved["mask"] = mask[:, order]
     slack = 2 * run.expected(case)[1]
     return unchanged(
         run.value(case)[:, order], run.value(case, **moved), slack,

@@ -72,6 +72,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         return Case(label, arguments, dtype)
 
     small = (2, 3, 5, (4, 2))
+    every = _arguments(rng, *small)
     left = np.array([[True] * 5, [False, False, True, True, True]])
     plain = {"normalize": False, "feature_map": "identity"}
     return [
@@ -84,12 +85,16 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one token after a state", 2, 2, 1, (3, 4), state=True),
         case("neither, after a state", *small, state=True, **plain),
         case("padding on the left", *small, real=left),
-        case("padding inside, after a state", *small, real=left[:, ::-1], state=True),
+        case("padding inside, after a state", *small, real=left[:, ::-1], state=True, chunk_size=2),
         case("chunks of two", *small, chunk_size=2, state=True),
         case("chunks of three", 1, 2, 7, (2, 4), chunk_size=3),
         case("a chunk longer than the text", *small, chunk_size=9, state=True),
         case("float32", 2, 2, 6, (4, 3), state=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed({name: np.abs(a) for name, a in every.items()})
+            | {"feature_map": "identity", "real": left, "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 2, 0, (3, 2), state=True),
     ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -48,8 +48,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padding at the end", *small, key_mask=right),
         case("padding anywhere", *small, key_mask=inside),
         case("a scale of its own", *small, scale=0.3),
-        case("float32", *small, dtype=torch.float32, key_mask=right),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        larger(case("float32", *small, dtype=torch.float32, key_mask=right), key=100.0),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small)) | {"key_mask": inside, "scale": 0.3},
+        ),
         case("no queries", 2, 2, (0, 4), (3, 2), 2, False),
     ]
 

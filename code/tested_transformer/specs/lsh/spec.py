@@ -143,6 +143,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
     small = (2, 2, 7, (4, 3), 2, 2)
     right = np.array([[True] * 7, [True] * 4 + [False] * 3])
     left = right[:, ::-1].copy()
+    every = {"chunks_before": 2, "chunks_after": 1, "key_mask": right, "form": "trax"}
     return [
         case("one token", 1, 1, 1, (2, 3), 1, 2),
         case("two tokens, one bucket", 1, 1, 2, (3, 2), 1, 2, most=1),
@@ -160,7 +161,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("the form of trax, padded", *small, form="trax", key_mask=right, chunks_after=1),
         case("one chunk", 2, 2, 5, (4, 3), 2, 9, most=2),
         case("float32", *small, causal=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        Case(
+            "all options at once, transposed tensors", transposed(_arguments(rng, *small, **every))
+        ),
         case("no tokens", 2, 2, 0, (3, 2), 2, 2),
     ]
 

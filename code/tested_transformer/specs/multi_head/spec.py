@@ -581,6 +581,7 @@ def _baseline(x, w_query, w_key, w_value, w_output, num_heads, *, context=None, 
 
 MULTI_HEAD = Spec(
     name="multi_head",
+    may_refuse=True,
     statement=STATEMENT,
     required=("x", *MATRICES, "num_heads"),
     reference=slow,

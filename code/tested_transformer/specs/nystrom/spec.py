@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -51,8 +51,12 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("padding anywhere", *small, key_mask=inside),
         case("fewer real tokens than landmarks", *small, key_mask=few),
         case("a scale of its own", *small, scale=0.3),
-        case("float32", *small, dtype=torch.float32, key_mask=right),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        larger(case("float32", *small, dtype=torch.float32, key_mask=right), key=100.0),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small))
+            | {"iterations": 3, "key_mask": inside, "scale": 0.3},
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ... import reference
 from ...reference.paged import next_state, picture
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -65,7 +65,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one token per block", (3, 2), 1, small, size=1),
         case("a pool of 300 blocks", (5, 3), 1, (1, 1, 2, 2), size=2, spare=295),
         case("a sequence without tokens", (0, 3), 1, small),
-        case("float32", (7, 4), 2, small, dtype=torch.float32),
+        larger(case("float32", (7, 4), 2, small, dtype=torch.float32), key_pages=100.0),
         Case("transposed tensors", transposed(_arguments(rng, (6, 3), 1, small))),
         case("no sequences", (), 1, small),
     ]

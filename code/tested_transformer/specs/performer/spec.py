@@ -54,7 +54,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("float32", *small, dtype=torch.float32, causal=True),
         Case("large queries and keys", _large(_arguments(rng, *small), FAR)),
         Case("float16", _large(_arguments(rng, *small), 8.0), torch.float16),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small))
+            | {"causal": True, "chunk_size": 2, "key_mask": inside, "scale": 0.3},
+        ),
         case("no queries", 2, 2, (0, 4), (3, 2), 3),
         case("no keys", 2, 2, (3, 0), (3, 2), 3),
     ]

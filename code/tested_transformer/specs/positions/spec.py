@@ -369,6 +369,7 @@ def _fresh(run: Run, case: Case) -> Problem | None:
 
 SEGMENTED_EMBEDDING = Spec(
     name="segmented_embedding",
+    may_refuse=True,
     statement="""LayerNorm(token + segment + position), eps 1e-12; token 0 is padding, whose row gets no gradient.
 A module class(vocab_size, d_model, max_length=, num_segments=) with parameters token.weight, segment.weight,
 position.weight, norm.weight and norm.bias; forward takes tokens and segments, (B, L) -> (B, L, D).

@@ -58,13 +58,16 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("after a state", *small, state=True),
         case("one token after a state", 2, 2, 1, (3, 4), state=True),
         Case("one decay per head, as in a RetNet", fixed),
-        case("a scale of its own", *small, scale=0.3),
+        case("a scale of its own", *small, scale=0.3, chunk_size=2),
         case("chunks of two", *small, chunk_size=2, state=True),
         case("chunks of three", 1, 2, 7, (2, 4), chunk_size=3),
         case("chunks of one", *small, chunk_size=1),
         case("a chunk longer than the text", *small, chunk_size=9, state=True),
         case("float32", 2, 2, 6, (4, 3), state=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small)) | {"scale": 0.3, "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 2, 0, (3, 2), state=True),
     ]
 
@@ -203,6 +206,9 @@ def _gated_cases(rng: np.random.Generator) -> list[Case]:
 
     small = (2, 3, 5, (4, 3))
     left = np.array([[True] * 5, [False, False, True, True, True]])
+    loud = _gated(rng, 2, 2, 6, (4, 3)) | {"state": _state(rng, 2, 2, 6, (4, 3))}
+    loud["gate_logits"] += 100.0 * (loud["gate_logits"] > 0.5)
+    every = {"temperature": 2.0, "real": left, "scale": 0.3, "norm_eps": 0.1, "chunk_size": 2}
     return [
         case("one token, one head", 1, 1, 1, (2, 3)),
         case("two heads, three tokens", 1, 2, 3, (3, 4)),
@@ -211,9 +217,9 @@ def _gated_cases(rng: np.random.Generator) -> list[Case]:
         case("after a state", *small, state=True, temperature=4.0),
         case("padding on the left", *small, real=left, temperature=3.0),
         case("padding inside, after a state", *small, real=left[:, ::-1], state=True),
-        case("a scale and an eps of their own", *small, scale=0.3, norm_eps=0.1),
+        case("all options at once", *small, state=True, **every),
         case("chunks of two", 1, 2, 7, (4, 3), chunk_size=2, temperature=2.0),
-        case("float32", 2, 2, 6, (4, 3), state=True, dtype=torch.float32),
+        Case("float32, large gates", loud, torch.float32),
         Case("transposed tensors", transposed(_gated(rng, *small))),
         case("no tokens", 2, 2, 0, (3, 2), state=True),
     ]

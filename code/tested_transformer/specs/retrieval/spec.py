@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_dtype, transposed
+from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -31,7 +31,7 @@ def _position_cases(rng: np.random.Generator) -> list[Case]:
         case("chunks of two", np.arange(7), 2),
         case("a text shorter than a chunk", np.arange(3), 5),
         case("one position alone", np.array(9), 5),
-        case("positions in any order", rng.permutation(20).reshape(4, 5), 6),
+        case("positions in any order", 100_003 + rng.permutation(20).reshape(4, 5), 6),
         case("no positions", np.arange(0), 4),
     ]
 
@@ -292,6 +292,9 @@ def _neighbor_arguments(rng: np.random.Generator, sizes: tuple, **options: Any) 
     while True:
         queries, keys = rng.normal(size=(count, width)), rng.normal(size=(stored, width))
         keys *= rng.uniform(0.3, 3.0, (stored, 1))  # norms that differ
+        queries, keys = (
+            np.round(64 * each) / 64 for each in (queries, keys)
+        )  # exact, 1000 farther away
         if _clear(queries, keys):
             return {"queries": queries, "keys": keys, "num_neighbors": wanted} | options
 
@@ -314,7 +317,9 @@ def _neighbor_cases(rng: np.random.Generator) -> list[Case]:
         case("one feature", 3, 4, 1, 2),
         case("some are not allowed", 3, 6, 3, 2, allowed=few),
         case("other documents only", 9, 9, 3, 3, allowed=owners[:, None] != owners),
-        case("float32", 4, 6, 3, 2, dtype=torch.float32),
+        larger(
+            case("float32, far away", 4, 6, 3, 2, dtype=torch.float32), queries=1000.0, keys=1000.0
+        ),
         case("no queries", 0, 3, 2, 2),
     ]
 

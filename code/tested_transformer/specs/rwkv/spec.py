@@ -78,11 +78,15 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("one token after a state", 2, 1, 3, state=True),
         case("padding on the left", *small, real=LEFT),
         case("padding on the right, after a state", *small, real=LEFT[:, ::-1], state=True),
-        case("padding inside", *small, real=INSIDE),
+        case("padding inside", *small, real=INSIDE, chunk_size=2),
         case("chunks of two", *small, chunk_size=2, state=True),
         case("chunks that do not divide the text", 1, 7, 2, chunk_size=3),
         case("float32", 2, 5, 3, state=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, *small))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, *small))
+            | {"real": LEFT[::-1] & [[True], [False]], "state": _state(rng, *small)},
+        ),
         case("no tokens", 2, 0, 3, state=True),
     ]
 

@@ -37,6 +37,9 @@ def _cases(rng: np.random.Generator) -> list[Case]:
     small = (2, 3, 3, (4, 5), (6, 2))
     mask = rng.random((2, 1, 4, 5)) < 0.6
     hidden = np.array([[True, False, True], [False, False, False]])
+    own_masks = np.arange(120).reshape(2, 3, 4, 5) % 7 > 1  # of each head
+    every = {"mask": own_masks, "bias": own_masks.sum(0, keepdims=True) - 1.5, "scale": 0.3}
+    every |= {"causal": True, "window": 3}
     return [
         case("one head, one key", 1, 1, 1, (1, 1), (2, 3)),
         case("two heads, three keys", 1, 2, 2, (2, 3), (4, 2)),
@@ -48,7 +51,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a mask", *small, mask=mask),
         case("a fully masked query", 1, 2, 2, (2, 3), (4, 5), mask=hidden),
         case("a bias", *small, bias=rng.normal(size=(3, 4, 5))[None]),
-        case("a scale of its own", *small, scale=0.3),
+        case("all options at once", *small, **every),
         case("float32", 2, 4, 2, (5, 5), (6, 3), causal=True, dtype=torch.float32),
         Case("transposed tensors", transposed(_arguments(rng, *small))),
         case("no keys", 2, 2, 2, (3, 0), (4, 5)),

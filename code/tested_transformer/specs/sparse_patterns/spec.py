@@ -296,7 +296,12 @@ def _longnet_cases(rng: np.random.Generator) -> list[Case]:
         case("padding", 2, 3, 7, (4, 2), **two, key_mask=real),
         case("a scale of its own", 1, 2, 6, (4, 2), **two, scale=0.3),
         case("float32", 2, 2, 9, (6, 3), **three, dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, 2, 3, 7, (4, 2))) | two),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, 2, 3, 7, (4, 2)))
+            | two
+            | {"causal": False, "key_mask": real, "scale": 0.3},
+        ),
         case("one token", 2, 2, 1, (3, 4), **two),
         case("no tokens", 2, 2, 0, (3, 4), **two),
     ]

@@ -217,21 +217,33 @@ def _scan_cases(rng: np.random.Generator) -> list[Case]:
         given |= {"skip": rng.normal(size=sizes[2])} if skip else {}
         return Case(label, given | ({"state": _scan_state(rng, *sizes)} if state else {}), dtype)
 
-    small = (2, 6, 3, 4)
+    small, slow = (2, 6, 3, 4), _scan(rng, 1, 3, 2, 1)
     return [
         case("one token", 1, 1, 1, 2),
         case("two tokens, one feature", 1, 2, 1, 2),
         case("with a skip path", *small, skip=True),
         case("after a state", *small, state=True, skip=True),
         case("zero-order hold", *small, method="zoh", state=True),
-        case("zero-order hold, one state", 1, 3, 2, 1, method="zoh"),
+        Case(
+            "zero-order hold, steps of nearly 0",
+            slow | {"delta": 1e-7 * slow["delta"], "method": "zoh"},
+        ),
         case("padding on the left", *small, real=LEFT, skip=True),
         case("padding on the right, after a state", *small, real=LEFT[:, ::-1], state=True),
-        case("padding inside", *small, real=INSIDE, state=True),
+        case("padding inside", *small, real=INSIDE, state=True, chunk_size=2),
         case("chunks of two", *small, chunk_size=2, state=True),
         case("chunks that do not divide the text", 1, 7, 2, 3, chunk_size=3, method="zoh"),
         case("float32", 2, 5, 3, 2, state=True, dtype=torch.float32),
-        Case("transposed tensors", transposed(_scan(rng, *small))),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_scan(rng, *small))
+            | {
+                "skip": rng.normal(size=3),
+                "state": _scan_state(rng, *small),
+                "real": INSIDE,
+                "method": "zoh",
+            },
+        ),
         case("no tokens", 2, 0, 3, 2, state=True),
     ]
 
@@ -396,10 +408,16 @@ def _ssd_cases(rng: np.random.Generator) -> list[Case]:
         case("four heads in two groups", *small, skip=True),
         case("after a state", *small, state=True),
         case("a group per head", 1, 3, 3, 4, 2, 2, state=True, skip=True),
-        case("padding on the left", *small, real=LEFT, skip=True),
-        case("padding on the right, after a state", *small, real=LEFT[:, ::-1], state=True),
+        case("all options at once, padding on the left", *small, real=LEFT, skip=True, state=True),
+        case(
+            "padding on the right, after a state",
+            *small,
+            real=LEFT[:, ::-1],
+            state=True,
+            chunk_size=4,
+        ),
         case("chunks of two", *small, chunk_size=2, state=True),
-        case("chunks that do not divide the text", 1, 2, 1, 7, 2, 3, chunk_size=3),
+        case("chunks that do not divide the text", 1, 2, 1, 7, 2, 3, chunk_size=3, skip=True),
         case("float32", *small, state=True, dtype=torch.float32),
         Case("transposed tensors", transposed(_ssd(rng, *small))),
         case("no tokens", 2, 2, 1, 0, 3, 2, state=True),

@@ -45,11 +45,13 @@ def _cases(rng: np.random.Generator) -> list[Case]:
             arguments["bias"] = rng.normal(size=sizes[0])
         return Case(label, arguments, dtype)
 
+    zero = _arguments(rng, (2, 3), (2, 6)) | {"bias": rng.normal(size=2)}
+    zero["x"][1, 2] = 0.0
     return [
         case("one token", (1,), (2, 3)),
         case("three tokens", (3,), (4, 5)),
         case("a bias", (2,), (3, 4), bias=True),
-        case("axes of a batch", (2, 3), (2, 6), bias=True),
+        Case("axes of a batch, a token of zeros", zero),
         case("no axes of a batch", (), (3, 5)),
         case("float32", (4,), (3, 7), torch.float32, bias=True),
         Case("transposed tensors", transposed(_arguments(rng, (3,), (4, 2)))),

@@ -168,9 +168,9 @@ class TinyModel(nn.Module):
 
     def __init__(self, source_table: Tensor, target_table: Tensor, output: Tensor, dropout: float):
         super().__init__()
-        self.source_table = nn.Parameter(source_table.clone())
-        self.target_table = nn.Parameter(target_table.clone())
-        self.output = nn.Parameter(output.clone())
+        self.source_table = nn.Parameter(source_table.clone(memory_format=torch.contiguous_format))
+        self.target_table = nn.Parameter(target_table.clone(memory_format=torch.contiguous_format))
+        self.output = nn.Parameter(output.clone(memory_format=torch.contiguous_format))
         self.dropout, self.had_graph, self.rested = nn.Dropout(dropout), False, False
         self.num_calls = 0
 

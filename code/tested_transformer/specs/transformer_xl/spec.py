@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ... import reference
-from ..checks import any_batch, any_dtype, transposed
+from ..checks import any_batch, any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
 from ..draw import Draw
 from ..mistakes import mistakes_in
@@ -151,8 +151,12 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("a mask", 2, 2, 2, 2, (3, 2), mask=seen),
         case("a window of three, and a memory of two", 1, 2, 3, 2, (3, 2), window=3),
         case("a window of two, and a memory of three", 1, 2, 3, 3, (2, 3), window=2),
-        case("float32", 2, 2, 3, 2, (3, 2), dtype=torch.float32),
-        Case("transposed tensors", transposed(_arguments(rng, 2, 2, 2, 2, (3, 2), False))),
+        larger(case("float32", 2, 2, 3, 2, (3, 2), dtype=torch.float32), key=100.0),
+        Case(
+            "all options at once, transposed tensors",
+            transposed(_arguments(rng, 2, 2, 2, 2, (3, 2), False))
+            | {"window": 3, "mask": np.arange(32).reshape(2, 2, 2, 4) % 3 > 0},
+        ),
         case("no sequences", 0, 2, 3, 2, (4, 3)),
     ]
 

@@ -56,11 +56,15 @@ def _cases(rng: np.random.Generator) -> list[Case]:
 
 
 def _by_chance(draw: Draw) -> Case:
+    length, options = draw.one_of(
+        (5, {"batch_size": 2}), (19, {}), (1, {"batch_size": 3}), (8, {"batch_size": 3})
+    )
     sizes = (
-        draw.one_of(1, 2), draw.one_of(2, 1, 3), draw.one_of(5, 1, 2, 8),
+        draw.one_of(1, 2), draw.one_of(2, 1, 3), length,
         (draw.one_of(3, 1, 4), draw.one_of(2, 1, 5)),
     )  # fmt: skip
-    given = _arguments(draw.numbers, *sizes) | {"batch_size": draw.one_of(2, 1, 3, 16)}
+    given = _arguments(draw.numbers, *sizes)
+    given |= options
     if draw.one_of(False, True):
         given["state"] = _state(draw.numbers, *sizes)
     return Case("sizes by chance", given, any_dtype(draw))

@@ -34,10 +34,11 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         case("around a center", (2, 3, 4, 6), [5, 6, 7, 8], scale_base=4.0, center=6),
         case("keys around a center", (1, 2, 4, 8), [0, 3, 9, 20], center=9, of_keys=True),
         case("a sequence's own positions", (2, 3, 5, 8), left, layout="halves", scale_base=16.0),
-        case("another base", (1, 2, 4, 8), [0, 1, 5, 9], base=500.0, scale_base=32.0),
+        case("another base", (1, 2, 4, 8), [0, 1, 5, 9], base=500.0, scale_base=32.0, center=4, layout="halves"),
         case("float32, far away", (1, 2, 3, 8), rng.integers(2000, 4000, 3), torch.float32, center=3000),
         case("no tokens", (2, 2, 0, 4), np.zeros(0, dtype=np.int64)),
-        replace(own := case("transposed tensors", (2, 3, 4, 6), [0, 1, 2, 9]),
+        replace(own := case("all options at once, transposed tensors", (2, 3, 4, 6), [0, 1, 2, 9],
+                            layout="halves", center=1, of_keys=True),
                 arguments=transposed(own.arguments)),
     ]  # fmt: skip
 
