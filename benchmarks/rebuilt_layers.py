@@ -4,7 +4,8 @@ Every row is one training run of chapter 13's Llama with four key and value head
 layer (CRATE), the attention (DCMHA, differential, gated) or the residual connections (four streams). "right" is the
 share of whole numbers that are right, on 500 sequences that the training does not hold; "bytes" are those of the
 layers' weights, without embeddings; "seconds" are of the processor, for the training. Steps and learning rate of
-`rebuilt_blocks.py`. About six minutes of one processor.
+`rebuilt_blocks.py`. CRATE is there three times: as it is, with a residual connection around its ISTA step, and with that and
+four times the layers, so about as many bytes as Llama. About eight minutes of one processor.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/rebuilt_layers.py
 """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..layers.composed_attention import ComposedAttention
 from ..layers.crate import CrateLayer
@@ -38,12 +39,23 @@ def replace_attention(kind: type[nn.Module], model: LanguageModel, **per_layer: 
             nn.init.xavier_uniform_(getattr(layer.attention, part).weight)
 
 
-def use_crate(model: LanguageModel) -> None:
-    """CRATE's layers, with the positions of the model."""
+class ResidualCrate(CrateLayer):
+    """CRATE's layer with a residual connection around the ISTA step, too."""
+
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        """One layer. Shapes: (B, L, D) -> (B, L, D)."""
+        x = x + self.attention(self.norms[0](x), **options)
+        return x + self.sparsify(self.norms[1](x))
+
+
+def use_crate(
+    model: LanguageModel, kind: type[CrateLayer] = CrateLayer, *, times_layers: int = 1
+) -> None:
+    """CRATE's layers, so many times as many, with the positions of the model."""
     config, positions = model.config, model.layers[0].attention.positions
     model.layers = Stack(
-        CrateLayer(config.d_model, config.num_heads, positions=positions)
-        for _ in range(config.num_layers)
+        kind(config.d_model, config.num_heads, positions=positions)
+        for _ in range(times_layers * config.num_layers)
     )
 
 
@@ -55,6 +67,10 @@ def use_streams(dynamic: bool, model: LanguageModel) -> None:
 REBUILT: dict[str, Callable[[LanguageModel], None]] = {
     "Llama": lambda model: replace_attention(MultiHeadAttention, model),
     "CRATE": use_crate,
+    "CRATE, residual": lambda model: use_crate(model, ResidualCrate),
+    "CRATE, residual, four times the layers": lambda model: use_crate(
+        model, ResidualCrate, times_layers=4
+    ),
     "DCMHA": lambda model: replace_attention(ComposedAttention, model),
     "differential attention": lambda model: replace_attention(
         DifferentialAttention, model, layer=lambda number: number
