@@ -452,19 +452,20 @@ def systems(rows: list[dict]) -> str:
     """A table of the architectures, chapter by chapter: page, code, Spec and tests of each."""
     lines = [
         "# Every architecture, and where it is", "",
-        "What the chapters build, in their order: the page that explains it, the function or class of the package, the "
-        "Spec by which `judge` accepts or rejects an implementation of it, and the tests that compare it with something "
-        "written independently. A dash: what this adds is judged as a part of something else, or is no function.", "",
-        "| | explained on | in the package | Spec | tests |", "|---|---|---|---|---|",
+        "What the chapters build, in their order. The name leads to the page that explains it. Beside it stand the function "
+        "or class of the package, the Spec by which `judge` accepts or rejects an implementation of it, and the file of tests "
+        "that compares it with something written independently. Where no Spec stands, it is judged as a part of something "
+        "else, or is no function.", "",
+        "| | in the package | Spec | tests |", "|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
-        place = f"{PACKAGE}.{row['code']}"
-        kind = "class" if row["code"].rpartition(".")[2][0].isupper() else "func"
-        page = link(ROOT / "chapters" / f"{row['page']}.ipynb")
-        spec = f"`{row['spec']}`" if "spec" in row else "-"
-        lines.append(
-            f"| {row['system']} | {page} | {{py:{kind}}}`~{place}` | {spec} | `{row['tests']}` |"
-        )
+        name = row["code"].rpartition(".")[2]
+        kind = "class" if name[0].isupper() else "func"
+        place = _place(ROOT / "chapters" / f"{row['page']}.ipynb")
+        spec = f"`{row['spec']}`" if "spec" in row else ""
+        tests = row["tests"].rpartition("/")[2]
+        code = f"{{py:{kind}}}`~{PACKAGE}.{row['code']}`"
+        lines.append(f"| [{row['system']}]({place}) | {code} | {spec} | `{tests}` |")
     return "\n".join([*lines, ""])
 
 
