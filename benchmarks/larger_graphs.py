@@ -3,8 +3,9 @@
 Every row is one training run. "text" is a Transformer of 5 layers on the words of a graph; "transnar" has 3 layers that
 read the states of a graph network, which was trained on traces of Bellman-Ford before and stays as it is. All train on
 graphs of 4 to 8 nodes. "right" is the share of nodes with the right distance by the number of nodes, on 300 graphs each;
-"network" is that of the graph network alone; "other_text" is that of TransNAR where text and graph are of two different
-graphs, and the text is asked. Seconds are those of one processor, the network's training included. About ten minutes.
+"network" is that of the graph network alone. Where TransNAR is given the text of one graph and the states of another,
+"other_text" is the share of answers right for the text, and "other_states" for the states; "without_edges" is the share
+of right answers where the tokens of the edges are masked. Seconds are those of one processor, the network's training included. About ten minutes.
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/larger_graphs.py
 """
@@ -23,6 +24,7 @@ from tested_transformer.experiments.ch22_graphs import (
     TEXT_STEPS,
     TRANSNAR_STEPS,
     accuracy,
+    conflict_accuracy,
     held_out_graphs,
     make_model,
     model_accuracy,
@@ -56,11 +58,14 @@ def measure(model: str, seed: int) -> dict:
             str(n): accuracy(network_answers(network, held_out_graphs(n)), held_out_graphs(n))
             for n in SIZES
         }
-        other = {str(n): model_accuracy(trained, network, n, other_text=True) for n in SIZES}
+        other = {str(n): conflict_accuracy(trained, network, n) for n in SIZES}
+        without = {str(n): model_accuracy(trained, network, n, without_edges=True) for n in SIZES}
         gates = [layer.cross_attention.gate.tanh().item() for layer in trained.layers]
         more = {
             "network": {n: round(value, 4) for n, value in alone.items()},
-            "other_text": {n: round(value, 4) for n, value in other.items()},
+            "other_text": {n: round(text, 4) for n, (text, _) in other.items()},
+            "other_states": {n: round(states, 4) for n, (_, states) in other.items()},
+            "without_edges": {n: round(value, 4) for n, value in without.items()},
             "gates": [round(gate, 3) for gate in gates],
         }
     parameters = sum(p.numel() for m in (trained, network) if m is not None for p in m.parameters())

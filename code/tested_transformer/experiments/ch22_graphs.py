@@ -13,6 +13,7 @@ from ..models.transnar import AlgorithmNetwork, TransNar, TransNarConfig
 SMALLEST, LARGEST = 4, 8  # nodes of a graph in training
 SIZES = (6, 8, 10, 12, 16, 24)  # nodes of the graphs in tests
 D_STATES = 32
+EDGE = 1  # the kind of token that is an edge
 FARTHEST = (
     23  # the largest distance that has an answer of its own; the answer after it is "not reached"
 )
@@ -82,14 +83,17 @@ def node_logits(
     network: AlgorithmNetwork | None,
     graphs: Graphs,
     text_of: Graphs | None = None,
+    *,
+    without_edges: bool = False,
 ) -> Float[Tensor, "B n C"]:
-    """The logits at the questions. text_of: other graphs that the text describes."""
+    """The logits at the questions. text_of: other graphs that the text describes; its edges may be masked."""
     text = graph_tokens(*(graphs if text_of is None else text_of))
+    real = text.real & (text.tokens[..., 0] != EDGE) if without_edges else text.real
     states = names = None
     if network is not None:
         with torch.no_grad():  # it stays as it is
             states, names = network(graphs.lengths, graphs.source)[0], graphs.names
-    return model(text.tokens, states, names, real=text.real)[:, -graphs.names.shape[1] :]
+    return model(text.tokens, states, names, real=real)[:, -graphs.names.shape[1] :]
 
 
 def train_model(
@@ -118,14 +122,27 @@ def accuracy(found: Int[Tensor, "B n"], graphs: Graphs) -> float:
 
 @torch.no_grad()
 def model_accuracy(
-    model: TransNar, network: AlgorithmNetwork | None, num_nodes: int, *, other_text: bool = False
+    model: TransNar,
+    network: AlgorithmNetwork | None,
+    num_nodes: int,
+    *,
+    without_edges: bool = False,
 ) -> float:
-    """Share of right answers. other_text: the text is that of the next graph, and so are the answers."""
+    """Share of right answers. without_edges: the tokens of the edges are masked, so the text says little."""
     graphs = held_out_graphs(num_nodes)
-    if not other_text:
-        return accuracy(node_logits(model, network, graphs).argmax(-1), graphs)
+    logits = node_logits(model, network, graphs, without_edges=without_edges)
+    return accuracy(logits.argmax(-1), graphs)
+
+
+@torch.no_grad()
+def conflict_accuracy(
+    model: TransNar, network: AlgorithmNetwork, num_nodes: int
+) -> tuple[float, float]:
+    """Beside the states of a graph, the text of the next: shares of answers right for the text, for the states."""
+    graphs = held_out_graphs(num_nodes)
     described = Graphs(graphs.lengths.roll(1, 0), graphs.source.roll(1, 0), graphs.names)
-    return accuracy(node_logits(model, network, graphs, described).argmax(-1), described)
+    found = node_logits(model, network, graphs, described).argmax(-1)
+    return accuracy(found, described), accuracy(found, graphs)
 
 
 def _train(model: nn.Module, loss_of_batch, steps: int, rate: float) -> None:
