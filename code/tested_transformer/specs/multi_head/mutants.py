@@ -270,8 +270,8 @@ class NoOutputLayer(HeadsFormula):
     seen="om-ai-lab/OmDet issue 19",
 )
 class OverTheBatch(HeadsFormula):
-    def __call__(self, x, w_query, w_key, w_value, w_output, num_heads):
-        """As if the first axis were the length."""
+    def __call__(self, x, w_query, w_key, w_value, w_output, num_heads, mask=None):
+        """As if the first axis were the length; a mask of the batch has no place there."""
         turned = super().__call__(x.transpose(0, 1), w_query, w_key, w_value, w_output, num_heads)
         return turned.transpose(0, 1)
 
