@@ -261,7 +261,7 @@ def test_the_list_is_light_and_only_the_search_page_loads_it(browser, address): 
         "search_places.js",
         "search_text.js",
     ]
-    assert sum(own.values()) < 700_000, own
+    assert sum(own.values()) < 760_000, own
     context.close()
 
 
@@ -347,7 +347,8 @@ def test_boxes_and_gallery_lead_to_each_other():
             )  # a diff may stand before it
             if not line:
                 assert place.removeprefix("pitfall-") in {
-                    "a-point-that-sees-itself", "orthogonal-directions-without-their-signs"
+                    "a-point-that-sees-itself", "orthogonal-directions-without-their-signs",
+                    "padding-counts-in-the-mean-of-a-text",
                 }  # fmt: skip
                 continue
             there |= {
