@@ -26,7 +26,8 @@ def by_bce(first, second, preference=None):
 def by_softplus(first, second, preference=None):
     margin = second - first
     loser = 0.0 if preference is None else 1 - preference
-    return (functional.softplus(margin) - loser * margin).mean()
+    # above torch's own threshold of 20 it returns its argument, which is off by exp(-20)
+    return (functional.softplus(margin, threshold=50) - loser * margin).mean()
 
 
 @wrong("bradley_terry_loss", "a hinge")
