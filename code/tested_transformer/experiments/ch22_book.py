@@ -17,6 +17,7 @@ from torch.nn import functional
 from .. import minimal
 from ..data.book_text import FOLDER, Passage, Question, book_questions
 from ..data.word_piece import WordPiece
+from ..generation.browser import words_of
 from ..special_tokens import pad
 from . import ch12_masked
 
@@ -61,15 +62,6 @@ def answers(questions: list[Question], passages: list[Passage]) -> Bool[Tensor, 
 # --- Searches -------------------------------------------------------------------------------------
 
 
-def words_of(text: str) -> list[str]:
-    """Lower case, letters and digits.
-
-    >>> words_of("The KV cache, 2.")
-    ['the', 'kv', 'cache', '2']
-    """
-    return re.findall(r"[a-z0-9]+", text.lower())
-
-
 def count_words(texts: Iterable[str], vocabulary: dict[str, int]) -> Float[Tensor, "N V"]:
     """How often each word of the vocabulary occurs in each text."""
     rows = [[vocabulary[w] for w in words_of(text) if w in vocabulary] for text in texts]
@@ -87,9 +79,9 @@ def bm25(
     Source: Robertson and Zaragoza 2009, section 3.4; the logarithm is Lucene's, which is never negative.
     """
     containing, length = (counts > 0).sum(0), counts.sum(1, keepdim=True)
-    rarity = torch.log1p((len(counts) - containing + 0.5) / (containing + 0.5))  # V
+    idf = torch.log1p((len(counts) - containing + 0.5) / (containing + 0.5))  # V
     norm = 1 - b + b * length / length.mean()  # S 1
-    return query @ (rarity * counts * (k1 + 1) / (counts + k1 * norm)).T
+    return query @ (idf * counts * (k1 + 1) / (counts + k1 * norm)).T
 
 
 def cosine(query: Float[Tensor, "Q V"], counts: Float[Tensor, "S V"]) -> Float[Tensor, "Q S"]:

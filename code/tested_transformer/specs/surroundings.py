@@ -84,10 +84,8 @@ def is_reseeded(before: Any, after: Any) -> bool:
 
 
 def _numpy_words(generator: Any) -> bytes:
-    """The words of NumPy's generator as they lie in memory: np.random.get_state copies each by itself."""
-    return ctypes.string_at(
-        generator.ctypes.state_address, 4 * (WORDS + 1)
-    )  # and its place in them
+    """NumPy's words, and its place in them, as they lie in memory: np.random.get_state copies each by itself."""
+    return ctypes.string_at(generator.ctypes.state_address, 4 * (WORDS + 1))
 
 
 @lru_cache(maxsize=4)
