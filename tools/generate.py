@@ -448,8 +448,11 @@ def zoo(record: dict, notes: list[dict], reproductions: ModuleType) -> str:
     return "\n".join(lines)
 
 
-def systems(rows: list[dict]) -> str:
-    """A table of the architectures, chapter by chapter: page, code, Spec and tests of each."""
+def systems(rows: list[dict], modules: dict[str, list[str]]) -> str:
+    """A table of the architectures, chapter by chapter: page, code, Spec and tests of each.
+
+    Code leads to its entry in the API reference where it has one: an experiment's has none.
+    """
     lines = [
         "# Every architecture, and where it is", "",
         "What the chapters build, in their order. The name leads to the page that explains it. Beside it stand the function "
@@ -459,12 +462,13 @@ def systems(rows: list[dict]) -> str:
         "| | in the package | Spec | tests |", "|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
-        name = row["code"].rpartition(".")[2]
+        module, _, name = row["code"].rpartition(".")
         kind = "class" if name[0].isupper() else "func"
+        public = name in modules.get(f"{PACKAGE}.{module}", [])
         place = _place(ROOT / "chapters" / f"{row['page']}.ipynb")
         spec = f"`{row['spec']}`" if "spec" in row else ""
         tests = row["tests"].rpartition("/")[2]
-        code = f"{{py:{kind}}}`~{PACKAGE}.{row['code']}`"
+        code = f"{{py:{kind}}}`~{PACKAGE}.{row['code']}`" if public else f"`{row['code']}`"
         lines.append(f"| [{row['system']}]({place}) | {code} | {spec} | `{tests}` |")
     return "\n".join([*lines, ""])
 
@@ -493,7 +497,7 @@ def main() -> None:
             yaml.safe_load((BENCHMARKS / "zoo_notes.yml").read_text(encoding="utf-8")),
             importlib.import_module("zoo_reproductions"),
         ),
-        "systems": systems(yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))),
+        "systems": systems(yaml.safe_load(SYSTEMS.read_text(encoding="utf-8")), modules),
         "course": course([homework.assignment(name) for name in homework.assignment_names()]),
         "last_run": last_run(json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else None),
         "cite": cite(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))),

@@ -2,14 +2,20 @@
 
 import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tested_transformer.reader.public_names import public_names
 from tested_transformer.specs import SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+import generate  # noqa: E402
+
 SYSTEMS = yaml.safe_load((ROOT / "book" / "systems.yml").read_text(encoding="utf-8"))
 
 
@@ -39,3 +45,12 @@ def test_what_is_not_there_is_noticed():
     row = SYSTEMS[0] | {"code": "layers.self_attention.none_such", "spec": "none such"}
     with pytest.raises(AssertionError):
         test_a_system_is_where_the_table_says(row)
+
+
+def test_code_leads_to_the_reference_where_the_reference_has_it():
+    modules = public_names()
+    entries = "".join(generate.entries(*each) for each in generate.folders(modules).items())
+    referred = re.findall(r"\{py:\w+\}`~([\w.]+)`", generate.systems(SYSTEMS, modules))
+    missing = [name for name in referred if f":: {name}\n" not in entries]
+    assert not missing
+    assert len(referred) > 0.9 * len(SYSTEMS)
