@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
+from torch.nn import functional
 
 from tested_transformer import BackendError, attention, check, pitfall, self_attention
 from tested_transformer.exercises import EXERCISES
@@ -572,6 +573,42 @@ def test_the_bound_grows_with_the_scores_and_is_the_same_again():
     large = rounding(lambda: scores_and_softmax(100 * query, key), torch.float32)[""]
     assert 10 * small < large
     assert small == rounding(lambda: scores_and_softmax(query, key), torch.float32)[""]
+
+
+def by_logarithms(query, key, value):
+    scores = query @ key.mT * 0.5
+    return (scores - scores.logsumexp(-1, keepdim=True)).exp() @ value
+
+
+def sums_and_gradient(formula, query, key):
+    """Weighted sums of ones, and the gradient of their sum: exactly 1 and 0."""
+    query, value = query.clone().requires_grad_(), torch.ones_like(key)
+    sums = formula(query, key, value)
+    (gradient,) = torch.autograd.grad(sums.sum(), query)
+    return {"sums": as_array(sums), "gradient": as_array(gradient)}
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda query, key, value: torch.softmax(query @ key.mT * 0.5, -1) @ value,
+        partial(functional.scaled_dot_product_attention, scale=0.5),
+    ],
+    ids=["softmax", "one operation"],
+)
+def test_the_bound_covers_a_softmax_by_logarithms_of_large_scores(formula):
+    """Its rows sum to 1 only as well as a logarithm in the hundreds is known."""
+    worst = dict.fromkeys(("sums", "gradient"), 0.0)
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        query, key = (20 * torch.randn(1, 1, 5, 4, generator=generator) for _ in range(2))
+        wide = query.double(), key.double()
+        bound = rounding(lambda wide=wide: sums_and_gradient(formula, *wide), torch.float32)
+        got, exact = sums_and_gradient(by_logarithms, query, key), {"sums": 1.0, "gradient": 0.0}
+        for name in worst:
+            worst[name] = max(worst[name], np.abs(got[name] - exact[name]).max() / bound[name])
+    assert max(worst.values()) < 0.5
+    assert min(worst.values()) > 0.01, "the bound says nothing"
 
 
 def test_what_is_not_finite_counts_for_nothing_in_the_bound():

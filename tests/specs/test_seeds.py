@@ -13,13 +13,18 @@ ENOUGH = 0.5  # of a tolerance
 # Those of assignments stand in tests/homework/test_assignments.py.
 ONCE_FAILED = {
     "layer_norm": (6, 11, 19, 21),  # its own rounding; at 11 also a single feature with eps 1e-12
-    "model": (3, 36, 47, 55),
+    "model": (3, 36, 47, 55, 706),
     "one_cycle_rate": (5,),
     "ch08.swiglu": (701,),  # its right numbers are 1e-337, and 0 in float64
     "bradley_terry_loss": (700, 703),  # torch's softplus is off by exp(-20) above 20
     "self_attention": (55,),
     "kernel regression": (65,),
-    "relative_attention": (4,),  # a softmax by logarithms of large scores
+    # a softmax by logarithms of large scores
+    "relative_attention": (4, 701, 802),
+    "rotary_attention": (700, 704),
+    "linformer_attention": (803,),
+    "nystrom_attention": (702,),  # no gradient where every key is masked
+    "ch02.gaussian_features": (702,),  # without |q|^2, which cancels in the softmax
     "block": (3,),  # the mean inside layer norm rounds
     "ch02.split": (39, 223),
     "ch08.ffn_share": (22, 35),  # 1 less the rest
@@ -34,7 +39,10 @@ ONCE_FAILED = {
     ("name", "seed"), [(name, seed) for name, seeds in ONCE_FAILED.items() for seed in seeds]
 )
 def test_no_right_answer_fails_at_a_seed_that_once_failed(name, seed):
-    answers = [answer for answer in RIGHT if answer.spec == name][: 1 if name == "model" else None]
+    answers = [answer for answer in RIGHT if answer.spec == name]
+    if name == "model":  # seconds each: the one that failed
+        failed = "softmax by hand, masked by -1e9" if seed == 706 else "the package's"
+        answers = [answer for answer in answers if answer.name == failed]
     assert answers
     for answer in answers:
         with shares() as used:

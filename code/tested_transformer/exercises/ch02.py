@@ -50,13 +50,6 @@ def plain_features(query, key, bandwidth):
     return of_query, torch.cat([key, -squares / 2], -1)
 
 
-def features_of_the_exponent(query, key, bandwidth):
-    """The baseline: with |q|^2, which cancels in the softmax, the dot product is the exponent itself."""
-    of_query, of_key = plain_features(query, key, bandwidth)
-    square = -query.square().sum(-1, keepdim=True) / (2 * bandwidth**2)
-    return torch.cat([of_query, square], -1), torch.cat([of_key, torch.ones_like(key[..., :1])], -1)
-
-
 @mistake(
     "features without squares",
     rejected_by="equally near means equal weight",
@@ -151,7 +144,7 @@ products, after a softmax, are the weights of Gaussian kernel regression.
 query (*batch, L, d), key (*batch, S, d) -> (*batch, L, m), (*batch, S, m), any m""",
     required=("query", "key", "bandwidth"),
     reference=gaussian_weights,
-    baseline=features_of_the_exponent,
+    baseline=plain_features,
     read=weights_of_features,
     cases=cases_of(
         ("one query, two points", feature_arguments((1, 1), 2)),

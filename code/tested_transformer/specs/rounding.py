@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
@@ -70,6 +71,8 @@ class Shaken(TorchDispatchMode):
             return function(*args, **(kwargs or {}))
         if function is LAYER_NORM:
             return self._normalized(*args)
+        if function in SOFTMAXES:
+            return self._softmax(function, *args[:2])
         moved = {name: self.moved(given) for name, given in (kwargs or {}).items()}
         return self.moved(function(*self.moved(args), **moved), _roundings(function, args))
 
@@ -94,6 +97,18 @@ class Shaken(TorchDispatchMode):
         y = self.moved((self.moved(x) - mean) * rstd)
         y = y if weight is None else self.moved(y * self.moved(weight))
         return y if bias is None else self.moved(y + self.moved(bias)), mean, rstd
+
+    def _softmax(self, function: Any, x: Tensor, dim: int) -> Tensor:
+        """A softmax, or its logarithm, by x - log sum exp x, as kernels compute it in their backward pass.
+
+        The logarithm of the sum is as large as the scores and rounds as they do: no row sums to 1 any more.
+        """
+        x = self.moved(x)
+        logarithms = self.moved(x - self.moved(x.logsumexp(dim, keepdim=True)))
+        if function is LOG_SOFTMAX:
+            return logarithms
+        nothing = x.isneginf().all(dim, keepdim=True)
+        return self.moved(logarithms.exp()).masked_fill(nothing, 0.0)
 
     def _factors(self, count: int) -> Tensor:
         """The next random factors, of which many are drawn at once: that is much faster."""
@@ -121,6 +136,8 @@ def is_view(function: Any) -> bool:
 
 
 LAYER_NORM = torch.ops.aten.native_layer_norm.default
+LOG_SOFTMAX = torch.ops.aten._log_softmax.default
+SOFTMAXES = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default, LOG_SOFTMAX)
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
 
 
@@ -142,7 +159,7 @@ def rounding(
     furthest = dict.fromkeys(exact, 0.0)
     few = any(0 < array.size < FEW for array in exact.values())
     for seed in range(MORE_DRAWS if few else DRAWS):
-        with Shaken(seed, dtype, counts=counts):
+        with sdpa_kernel(SDPBackend.MATH), Shaken(seed, dtype, counts=counts):  # not as one operation
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf

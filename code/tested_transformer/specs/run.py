@@ -222,6 +222,10 @@ class AnswerChanged(Exception):
     """A later call wrote into the answer of an earlier one."""
 
 
+class NoGradient(TypeError):
+    """The answer hangs on none of the arguments: nothing flows back."""
+
+
 class Held(Exception):
     """An argument is still held after the call."""
 
@@ -271,13 +275,13 @@ def gradients(
 
     The answer itself is put on the list.
 
-    Raises: TypeError if the answer has no gradient.
+    Raises: NoGradient if the answer does not depend on them.
     """
     inputs = [given[name].requires_grad_() for name in names]
     answer = function(given)
     if not isinstance(answer, Tensor) or not answer.requires_grad:
         wanted = "one that depends on the arguments, so that gradients reach them"
-        raise argument_error(TypeError, "the answer", "one without a gradient", wanted)
+        raise argument_error(NoGradient, "the answer", "one without a gradient", wanted)
     if answers is not None:
         answers.append(as_array(answer).copy())
     found = torch.autograd.grad(answer, inputs, weights(answer), allow_unused=True)
