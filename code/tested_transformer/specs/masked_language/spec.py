@@ -183,12 +183,17 @@ def _share_random(run: Run, case: Case) -> Problem | None:
     return off(float((kinds == 3).sum()) / chosen, share, chosen, "the share of random tokens")
 
 
+def _seeded(case: Case) -> list[Case]:
+    """The case with each of 20 seeds; two checks look at the same answers."""
+    return [case.changed(seed=seed) for seed in range(20)]
+
+
 def _any_token(run: Run, case: Case) -> Problem | None:
     """The random tokens of so many seeds that each one is missing with a chance below the risk."""
     vocab, found = case.arguments["vocab_size"], set()
     drawn = 0
-    for seed in range(20):
-        answer = run.value(case, seed=seed)
+    for each in _seeded(case):
+        answer = run.value(each)
         another = _kinds(answer, case) == 3
         found |= set(answer[0][another].tolist())
         drawn += int(another.sum())
@@ -200,16 +205,12 @@ def _any_token(run: Run, case: Case) -> Problem | None:
 
 def _like_the_reference(run: Run, case: Case) -> Problem | None:
     """What becomes of a token at each position, in 20 batches of each; Hoeffding's bound for both."""
-    positions, seeds = case.arguments["ids"].shape[1], range(20)
-    slow = Run(run.spec, None)
+    positions, seeded = case.arguments["ids"].shape[1], _seeded(case)
     shares = []
-    for values in (
-        lambda seed: run.value(case, seed=seed),
-        lambda seed: slow.expected(case, seed=seed)[0],
-    ):
-        kinds = np.concatenate([_kinds(values(seed), case) for seed in seeds])
+    for answer in (run.value, lambda each: run.expected(each)[0]):
+        kinds = np.concatenate([_kinds(answer(each), case) for each in seeded])
         shares.append(np.stack([(kinds == kind).mean(0) for kind in range(4)]))
-    count = len(case.arguments["ids"]) * len(seeds)
+    count = len(case.arguments["ids"]) * len(seeded)
     allowed = 2 * math.sqrt(math.log(2 * 2 * 4 * positions / RISK) / (2 * count))
     return compare(shares[1], shares[0], allowed, "the share of each kind at each position")
 
