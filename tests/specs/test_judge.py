@@ -756,6 +756,23 @@ def test_a_generator_of_numpy_that_a_call_replaces_is_named_and_put_back():
     assert np.random.get_bit_generator() is before
 
 
+def test_another_generator_of_numpy_goes_on_where_it_was():
+    """Its state is no Mersenne Twister's, whose words the judge reads."""
+    own = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(0))
+    before = np.random.get_bit_generator().state
+
+    def draws(query, key, value):
+        np.random.rand()  # noqa: NPY002
+        return right(query, key, value)
+
+    try:
+        assert judge(NARROW, draws).passed
+        assert np.random.get_bit_generator().state == before
+    finally:
+        np.random.set_bit_generator(own)
+
+
 # --- Cases by chance ------------------------------------------------------------------------------
 
 

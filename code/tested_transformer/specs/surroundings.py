@@ -94,6 +94,33 @@ def _numpy_state(words: bytes) -> tuple:
     return np.random.get_state()  # noqa: NPY002
 
 
+def _numpy_restored() -> Callable[[], list[str]]:
+    """What puts NumPy's random numbers back as they are now, and says what had changed."""
+    generator = np.random.get_bit_generator()
+    twister = isinstance(generator, np.random.MT19937)  # NumPy's own, unless somebody set another
+    words = _numpy_words(generator) if twister else b""
+    state = _numpy_state(words) if twister else generator.state
+    if twister and state[3]:  # a normal number drawn ahead: to take it changes no word
+        state = np.random.get_state()  # noqa: NPY002
+
+    def restore() -> list[str]:
+        found = []
+        if swapped := np.random.get_bit_generator() is not generator:
+            np.random.set_bit_generator(generator)
+            found.append("NumPy's random generator")
+        if not twister:  # whether it drew or set a seed cannot be told
+            generator.state = state
+            return found
+        now = _numpy_words(generator)
+        if swapped or now != words or state[3]:
+            np.random.set_state(state)  # noqa: NPY002
+            if is_reseeded(state[1], np.frombuffer(now, dtype=np.uint32, count=WORDS)):
+                found.append("NumPy's random seed")
+        return found
+
+    return restore
+
+
 def reseed(seed: int = SEED) -> None:
     """Let torch's random numbers on the CPU begin anew."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device
@@ -115,11 +142,7 @@ def kept() -> Iterator[list[str]]:
     setting a seed is one.
     """
     changed: list[str] = []
-    python, generator = random.getstate(), np.random.get_bit_generator()
-    words = _numpy_words(generator)
-    numpy = _numpy_state(words)
-    if numpy[3]:  # a normal number drawn ahead: to take it changes no word
-        numpy = np.random.get_state()  # noqa: NPY002
+    python, restore_numpy = random.getstate(), _numpy_restored()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning from a wrong function belongs on no page
         reseed()
@@ -137,11 +160,4 @@ def kept() -> Iterator[list[str]]:
                 random.setstate(python)
                 if is_reseeded(python[1][:WORDS], now[1][:WORDS]):
                     changed.append("Python's random seed")
-            if swapped := np.random.get_bit_generator() is not generator:
-                np.random.set_bit_generator(generator)
-                changed.append("NumPy's random generator")
-            now = _numpy_words(generator)
-            if swapped or now != words or numpy[3]:
-                np.random.set_state(numpy)  # noqa: NPY002
-                if is_reseeded(numpy[1], np.frombuffer(now, dtype=np.uint32, count=WORDS)):
-                    changed.append("NumPy's random seed")
+            changed += restore_numpy()
