@@ -3,8 +3,8 @@
 Whoever opens a page sees what was meant: nothing is asked of another host, no script fails, all
 mathematics is set, every link leads somewhere, every picture has words, nothing is wider than the screen,
 on a phone or a desktop, in light or dark, axe finds nothing wrong, and no page is heavier than its kind may be.
-Each page is loaded once for all of this, and once more from disk. Of the pages that show a module's source, one for
-each folder is.
+Each page is loaded once for all of this, and one of each kind once more from disk. Of the pages that show a module's
+source, one for each folder is.
 """
 
 import re
@@ -56,8 +56,8 @@ SOURCES = "_modules/tested_transformer/"
 SEEN = one_of_each_folder(PAGES)
 STANDING = [name for name in SEEN if name != "index.html"]  # which only leads on
 LANDING, CHAPTER, OTHER = "book/index.html", "chapters/04_masks.html", "chapters/03_scaling.html"
-# axe judges every page in light, and one of each kind in dark.
-ALSO_IN_DARK = {
+# axe judges every page in light, and one of each kind in dark; these are opened from disk as well.
+OF_EACH_KIND = {
     LANDING, CHAPTER, "chapters/deeper/01_other_views.html", "book/glossary.html", "book/notation.html",
     "book/for-instructors.html", "book/generated/api_functional.html", "book/generated/course.html",
     "book/generated/gallery_04.html", "book/generated/interview.html", "genindex.html", "search.html", "404.html",
@@ -212,10 +212,14 @@ def wrong_with(page) -> list[str]:
     }""")
 
 
-def too_wide(page, in_dark: tuple[int, ...] = WIDTHS) -> list[str]:
-    """The widths and color schemes at which the page scrolls sideways."""
+def too_wide(page, everywhere: bool = True) -> list[str]:
+    """The widths and color schemes at which the page scrolls sideways.
+
+    The dark changes colors, and a few drawings: not everywhere, the least width is tried there, and another in light.
+    """
     wide = []
-    for scheme, widths in zip(SCHEMES, (WIDTHS[::-1], in_dark), strict=True):
+    for scheme, least in zip(SCHEMES, (WIDTHS[1:2], WIDTHS[:1]), strict=True):
+        widths = WIDTHS if everywhere else least
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(
             f"(document.documentElement.dataset.theme ?? '{scheme}') === '{scheme}'",
@@ -397,7 +401,7 @@ def judged_by_axe(page, name: str) -> list[str]:
     wrong = []
     axe.use_scheme(page, "light")
     wrong += [f"axe, light: {found}" for found in axe.everything(page)]
-    if name in ALSO_IN_DARK:
+    if name in OF_EACH_KIND:
         axe.use_scheme(page, "dark")
         wrong += [f"axe, dark: {found}" for found in axe.colors(page)]
     page.set_viewport_size({"width": 320, "height": 640})  # 1280 px, enlarged to 400 %
@@ -419,8 +423,7 @@ def test_page(browser, address, before, name):
     wrong = weight.too_much(known) + wrong_with(page)
     with unfolded(page):
         wrong += strange_letters(page) + judged_by_axe(page, name)
-    # The dark changes colors, and a few drawings: at the least width one of them would be too wide first.
-    wrong += too_wide(page, WIDTHS if name in ALSO_IN_DARK else WIDTHS[:1]) + visit.wrong()
+    wrong += too_wide(page, name in OF_EACH_KIND) + visit.wrong()
     context.close()
     assert f"{address}/{name}" in sizes
     assert wrong == [], name
@@ -465,7 +468,7 @@ def test_the_front_door_leads_on(browser, address):
 
 
 # A host shows the 404 page in place of any other, so its links begin at the host, and from disk nothing asks for it.
-@pytest.mark.parametrize("name", [name for name in SEEN if name != "404.html"])
+@pytest.mark.parametrize("name", sorted(OF_EACH_KIND - {"404.html"}))
 def test_page_from_disk(browser, name):
     with Visit(browser, SITE.as_uri(), name) as visit:
         assert wrong_with(visit.page) == []
@@ -517,7 +520,9 @@ def test_no_broken_link():
             if parts.scheme or parts.netloc:
                 continue
             way = parts.path
-            start = SITE if way.startswith("/") else path.parent  # only the 404 page has such
+            if way.startswith("/") and path.name != "404.html":  # which nobody opens from disk
+                broken.append(f"{path.relative_to(SITE)}: {target} (from the root)")
+            start = SITE if way.startswith("/") else path.parent
             way = way.removeprefix(BASE) if way.startswith("/") else way
             there = (start / unquote(way)).resolve() if way else path
             if not there.is_file():
