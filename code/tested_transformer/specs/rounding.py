@@ -24,9 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
 POOL = 2**14  # directions drawn at once
-DRAWS = 3  # runs with other directions; each array has many entries besides
-MORE_DRAWS = 12  # where one has so few that all of them may cancel by chance
-FEW = 9
+DRAWS = 12  # runs with other directions: of one number that decides a row, two roundings may cancel in half of them
 LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
@@ -157,8 +155,7 @@ def rounding(
     """
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
-    few = any(0 < array.size < FEW for array in exact.values())
-    for seed in range(MORE_DRAWS if few else DRAWS):
+    for seed in range(DRAWS):
         with sdpa_kernel(SDPBackend.MATH), Shaken(seed, dtype, counts=counts):  # not as one operation
             shaken = formula()
         for name, array in exact.items():
