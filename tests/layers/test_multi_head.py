@@ -56,7 +56,7 @@ def assert_within(got, exact, plain):
 # --- The Spec ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("right", "skipped"),
     [(HeadsFormula(), NO_D_MODEL), (Layers, {}), (MultiHeadAttention, {})],

@@ -67,7 +67,7 @@ class Store:
 # --- The Specs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("spec", "right"),
     [(PAGED_ATTENTION, paged_attention), (BLOCK_TABLES, BlockManager), (CACHE, Store)],

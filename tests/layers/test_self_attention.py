@@ -17,7 +17,7 @@ def tensors(*shapes, dtype=torch.float64, seed=0):
     return [torch.randn(*shape, generator=generator, dtype=dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("right", "skipped"),
     [(self_attention, NO_MODULE), (SelfFormula(), NO_MODULE), (SelfAttention, {})],

@@ -44,7 +44,7 @@ KIND = pytest.mark.parametrize("log_decay", KINDS.values(), ids=KINDS)
 
 
 @EACH
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_the_spec(form, seed):
     verdict = judge(DELTA_RULE, form, seed=seed)
     assert verdict.passed, verdict

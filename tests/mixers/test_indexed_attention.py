@@ -44,7 +44,7 @@ LEFT = torch.arange(LENGTH) >= torch.tensor([[0], [4]])
 EACH = pytest.mark.parametrize("form", [indexed_attention, masked_indexed_attention])
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("spec", "function"),
     [

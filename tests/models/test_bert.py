@@ -112,6 +112,7 @@ def named(name, family):
 # --- The same numbers -----------------------------------------------------------------------------
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("padding", ["none", "left", "right"])

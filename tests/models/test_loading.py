@@ -318,6 +318,7 @@ def kind_of(theirs):
 # --- The same numbers -----------------------------------------------------------------------------
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
@@ -409,6 +410,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @pytest.mark.slow
 @EACH
 @pytest.mark.parametrize(("beams", "seed"), [(1, 0), (1, 1), (1, 2), (3, 0)])

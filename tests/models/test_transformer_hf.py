@@ -119,7 +119,7 @@ def their_answer(theirs, source, target, source_mask=None, target_mask=None):
 
 def assert_agree(theirs, source, source_mask, target, target_mask):
     """Logits and memory of the real tokens, and the gradient of every weight that has one."""
-    ours = loaded(theirs)
+    ours, family = loaded(theirs), FAMILIES[theirs.config.model_type]
     masks = {"attention_mask": source_mask, "decoder_attention_mask": target_mask}
     real = [torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
             for ids, mask in ((source, source_mask), (target, target_mask))]  # fmt: skip
@@ -135,22 +135,20 @@ def assert_agree(theirs, source, source_mask, target, target_mask):
         logits, memory = logits[real[1]], memory[real[0]]
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
         (logits * noise.to(dtype)).sum().backward()
-        gradients = gradients_of(twin, theirs)
+        gradients = gradients_of(twin, family.weights(ours))
         return {"logits": [logits], "memory": [memory], "gradients": gradients}
 
     return assert_same_numbers(lambda d: run(d, ours), lambda d: run(d, theirs))
 
 
-def gradients_of(module, theirs):
-    """In the order and the names of theirs."""
-    family = FAMILIES[theirs.config.model_type]
+def gradients_of(module, weights):
+    """Of ours or theirs, in the order and the names of theirs."""
     if isinstance(module, Transformer):
         state = {n: p.grad for n, p in module.state_dict(keep_vars=True).items()}
-        weights = [w for w in family.weights(module) if state[w.ours[0]] is not None]
-        return [state[w.ours[0]] for w in sorted(weights)]
-    base = "" if hasattr(module, "model") else family.base
+        return [state[w.ours[0]] for w in sorted(weights) if state[w.ours[0]] is not None]
+    base = "" if hasattr(module, "model") else FAMILIES[module.config.model_type].base
     every = {base + n: p for n, p in module.named_parameters(remove_duplicate=False)}
-    names = sorted(w.name for w in family.weights(loaded(theirs)) if w.name in every)
+    names = sorted(w.name for w in weights if w.name in every)
     learns = {id(p) for p in module.parameters() if p.requires_grad and p.grad is not None}
     assert {id(every[name]) for name in names} >= learns
     return [every[name].grad for name in names]
@@ -159,6 +157,7 @@ def gradients_of(module, theirs):
 # --- The same numbers -----------------------------------------------------------------------------
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @EVERY
@@ -306,6 +305,7 @@ def talker(kind, seed, **changes):
     return theirs
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("seed", range(3))

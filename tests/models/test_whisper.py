@@ -64,6 +64,7 @@ def texts(seed, padding, batch=3, length=7):
     return padded(ids, padding, pad_id=PAD)
 
 
+@pytest.mark.plain_types  # other tests check the same shapes
 @EACH
 @EVERY
 @pytest.mark.parametrize("padding", ["none", "left", "right"])

@@ -54,7 +54,7 @@ def the_layer(positions, d_model, *, base=10000.0, layout="interleaved", dtype=t
     return layer(positions) if positions.ndim else layer(positions[None])[0]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("spec", "right", "skipped"),
     [

@@ -71,7 +71,7 @@ class TheLayer:
         return output.unflatten(-1, (heads, d)).transpose(1, 2)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     ("spec", "right"),
     [

@@ -46,17 +46,16 @@ class Hit(NamedTuple):
         return f"{self.file}, {self.place}: “{self.found}”, write: {self.write}"
 
 
-def pattern(phrase: str) -> str:
-    """Whole words, with any white space between them."""
-    return r"(?<![\w-])" + phrase.replace(" ", r"\s+") + r"(?![\w-])"
-
-
 @cache
 def patterns() -> tuple[re.Pattern, list[str]]:
-    """All phrases as one pattern with a group for each, and what to write for each."""
+    """All phrases as one pattern with a group for each, and what to write for each.
+
+    Whole words, with any white space between them.
+    """
     entries = TABLE["never"]
-    every = "|".join(f"({pattern(entry['phrase'])})" for entry in entries)
-    return re.compile(every, re.IGNORECASE), [entry["write"] for entry in entries]
+    every = "|".join("(" + entry["phrase"].replace(" ", r"\s+") + ")" for entry in entries)
+    whole = rf"(?<![\w-])(?:{every})(?![\w-])"
+    return re.compile(whole, re.IGNORECASE), [entry["write"] for entry in entries]
 
 
 def hits(text: Text) -> Iterator[Hit]:
