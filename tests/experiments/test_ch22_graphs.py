@@ -114,6 +114,7 @@ def test_what_the_page_says_of_the_stored_runs(size):
     text = [row["right"][size] for row in rows() if row["model"] == "text"]
     for row in rows():
         if row["model"] == "transnar":
+            assert max(map(abs, row["gates"])) < 0.15
             assert row["other_text"][size] < 0.3 < 0.45 < row["other_states"][size]
             if row["network"]["8"] > 0.9:
                 assert row["other_states"][size] > 0.75
