@@ -46,9 +46,9 @@ class MessageFormula(Formula):
 @mistake(
     "messages along reversed edges",
     rejected_by="a message goes along its edge",
-    symptom="Nothing shows on undirected graphs. On directed ones the network learns who can reach the source.",
+    symptom="Nothing shows where edges and lengths are the same both ways. Elsewhere messages go backward, without the lengths.",
     cause="The maximum is taken over the receivers: adjacency[u, v] was read as an edge from v to u.",
-    seen="pyg-team/pytorch_geometric issue 670",
+    seen="pyg-team/pytorch_geometric issue 1040",
     of="max_messages",
 )
 class ReversedEdges(MessageFormula):
