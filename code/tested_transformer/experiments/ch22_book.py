@@ -107,7 +107,7 @@ def combined(*scores: Float[Tensor, "Q S"]) -> Float[Tensor, "Q S"]:
 
 def masked_mean(hidden: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B D"]:
     """The mean of the vectors of real tokens; zeros where there is none."""
-    total = (hidden * real[..., None]).sum(1)
+    total = hidden.masked_fill(~real[..., None], 0.0).sum(1)
     return total / real.sum(1, keepdim=True).clamp(min=1)
 
 
