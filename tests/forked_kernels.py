@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
 from importlib import import_module
 
 IMPORTED = (
@@ -74,12 +75,24 @@ class Server:
         return Forked(int(self.process.stdout.readline()))
 
 
-def pytest_configure(config):
-    """Let Jupyter fork its kernels here."""
-    if sys.platform == "linux":
-        from jupyter_client.provisioning import local_provisioner
+@contextmanager
+def forking() -> Iterator[None]:
+    """Let Jupyter fork its kernels for a while."""
+    if sys.platform != "linux":
+        yield
+        return
+    from jupyter_client.provisioning import local_provisioner
 
-        local_provisioner.launch_kernel = Server().launch
+    usual, local_provisioner.launch_kernel = local_provisioner.launch_kernel, Server().launch
+    yield
+    local_provisioner.launch_kernel = usual
+
+
+def pytest_configure(config):
+    """Let it do so until the end."""
+    kernels = forking()
+    kernels.__enter__()
+    config.add_cleanup(lambda: kernels.__exit__(None, None, None))
 
 
 class Errors:

@@ -8,6 +8,7 @@ from course import course
 from nbclient import NotebookClient
 
 import homework as tool
+from forked_kernels import forking
 from tested_transformer.homework.assignments import assignment, assignment_names
 from tested_transformer.homework.tasks import Task
 
@@ -15,6 +16,13 @@ pytest.importorskip("nbgrader", reason="nbgrader is not installed: requirements-
 NAMES = assignment_names()
 pytestmark = [pytest.mark.slow, pytest.mark.plain_types]
 SHORT = ("STEPS, SEED = 1500, 0", "STEPS, SEED = 20, 0")  # the project trains for minutes otherwise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_kernels():
+    """Eighteen kernels need not import PyTorch eighteen times."""
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="module")

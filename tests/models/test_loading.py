@@ -501,6 +501,8 @@ def test_a_model_without_a_head(kind, tmp_path):
         torch.testing.assert_close(logits, loaded(whole)(PROMPTS))
     with pytest.raises(ValueError, match="model: expected a model with an output layer"):
         MaskedCausalState(ours, PROMPTS != PAD)
+    if kind not in ("gpt2", "llama", "deepseek_v3"):  # one of each make
+        return
     report = contract(ours)
     assert report, report
     outcomes = {each.name: each.outcome for each in report.results}

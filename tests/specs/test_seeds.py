@@ -16,7 +16,7 @@ ONCE_FAILED = {
     "model": (3, 36, 47, 55, 706),
     "one_cycle_rate": (5,),
     "ch08.swiglu": (701,),  # its right numbers are 1e-337, and 0 in float64
-    "temperature": (715,),  # two words decide, whose roundings cancelled in three draws
+    "temperature": (715,),  # two words decide, whose roundings canceled in three draws
     "bradley_terry_loss": (700, 703),  # torch's softplus is off by exp(-20) above 20
     "self_attention": (55,),
     "kernel regression": (65,),
