@@ -24,7 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 STEP = 2.0**-20  # far above float64's own rounding, far below what bends a formula
 POOL = 2**14  # directions drawn at once
-DRAWS = 12  # runs with other directions: of one number that decides a row, two roundings may cancel in half of them
+DRAWS = (
+    12  # runs with other directions: the roundings of one number that decides a row often cancel
+)
 LONG = 16  # terms from which the roundings of a sum have to be counted, see Higham and Mary 2019
 OTHER_FORMULAS = 4  # a right formula may take several operations where the plain one takes one
 
@@ -156,7 +158,8 @@ def rounding(
     exact = formula()
     furthest = dict.fromkeys(exact, 0.0)
     for seed in range(DRAWS):
-        with sdpa_kernel(SDPBackend.MATH), Shaken(seed, dtype, counts=counts):  # not as one operation
+        shaker = Shaken(seed, dtype, counts=counts)
+        with sdpa_kernel(SDPBackend.MATH), shaker:  # operation by operation
             shaken = formula()
         for name, array in exact.items():
             with np.errstate(invalid="ignore"):  # inf - inf
