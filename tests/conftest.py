@@ -1,5 +1,6 @@
 """What every test run needs. GPU machines have no jaxtyping and no hypothesis, so they are imported where they are there."""
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -10,7 +11,9 @@ def pytest_configure(config):
     if find_spec("hypothesis"):
         from hypothesis import settings
 
-        settings.register_profile("patient", deadline=None)  # a laptop that is busy is no mistake
+        # A laptop that is busy is no mistake. The examples are the same in every run, but once a week.
+        same = "OTHER_EXAMPLES" not in os.environ
+        settings.register_profile("patient", deadline=None, derandomize=same)
         settings.load_profile("patient")
     if config.getoption("jaxtyping_packages", None):
         from check_shapes_once import install

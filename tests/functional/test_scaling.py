@@ -67,7 +67,8 @@ def test_softmax_ignores_a_shift(scores, shift):
 def test_softmax_and_temperature(scores, temperature):
     weights = softmax(scores, temperature=temperature)
     torch.testing.assert_close(weights, torch.softmax(scores / temperature, -1))
-    assert weights.argmax() == softmax(scores).argmax() or weights.max() < weights.min() + 1e-3
+    # what is largest stays so: of two that differ by less than rounding, either is
+    torch.testing.assert_close(weights[softmax(scores).argmax()], weights.max())
     hotter = softmax(scores, temperature=2 * temperature)
     assert entropy(hotter) >= entropy(weights) - 1e-12
 
