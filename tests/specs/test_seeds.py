@@ -32,6 +32,7 @@ ONCE_FAILED = {
     "ch09.loss": (12, 18),  # a log-sum-exp in the thousands
     "ch15.merge": (25, 38),  # a weight that is 1 less the other
     "ch15.running_sum": (0, 22),
+    "coding_rate_gradient": (911,),  # of one token the other side's inverse is a number
     "subspace_attention": (3,),  # 8 numbers, which three draws of their roundings understate
 }
 
