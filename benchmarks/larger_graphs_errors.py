@@ -38,13 +38,16 @@ WHAT = (
 )
 
 
+def inside(graphs: Graphs) -> list[Tensor]:
+    """For each range, whether a node's true distance is in it."""
+    true = answers(graphs)
+    return [(true >= low) & (true <= high) for low, high in DISTANCES]
+
+
 def by_distance(found: Tensor, graphs: Graphs) -> list[float | None]:
     """Share of right answers for each range of the true distance; None where there is none."""
-    true = answers(graphs)
-    inside = [(true >= low) & (true <= high) for low, high in DISTANCES]
-    return [
-        round((found == true)[k].double().mean().item(), 4) if k.any() else None for k in inside
-    ]
+    right = (found == answers(graphs)).double()
+    return [round(right[k].mean().item(), 4) if k.any() else None for k in inside(graphs)]
 
 
 def without_states(model: TransNar, network: AlgorithmNetwork, graphs: Graphs) -> Tensor:
@@ -75,11 +78,10 @@ def main() -> None:
     with torch.no_grad():
         for n in (8, 24):
             graphs = held_out_graphs(n)
-            true, found = answers(graphs), node_logits(model, network, graphs).argmax(-1)
-            inside = [(true >= low) & (true <= high) for low, high in DISTANCES]
+            found = node_logits(model, network, graphs).argmax(-1)
             rows.append({
                 "length": n, "seed": SEED, "right": round(accuracy(found, graphs), 4),
-                "share": [round(k.double().mean().item(), 4) for k in inside],
+                "share": [round(k.double().mean().item(), 4) for k in inside(graphs)],
                 "network": by_distance(network_answers(network, graphs), graphs),
                 "transnar": by_distance(found, graphs),
                 "without_states": round(accuracy(without_states(model, network, graphs), graphs), 4),

@@ -84,8 +84,10 @@ def forking() -> Iterator[None]:
     from jupyter_client.provisioning import local_provisioner
 
     usual, local_provisioner.launch_kernel = local_provisioner.launch_kernel, Server().launch
-    yield
-    local_provisioner.launch_kernel = usual
+    try:
+        yield
+    finally:
+        local_provisioner.launch_kernel = usual
 
 
 def pytest_configure(config):

@@ -143,11 +143,10 @@ def _by_the_larger_inverse(x: Tensor, bases: Tensor, eps: float) -> Tensor:
     y = x.unsqueeze(-3) @ bases  # *B H L d
     length, d = y.shape[-2:]
     a = d / (max(length, 1) * eps**2)
-    if length < d:
-        inverse = torch.linalg.inv(torch.eye(d, dtype=x.dtype) + a * y.mT @ y)
-        return (a * y @ inverse @ bases.mT).sum(-3)
-    inverse = torch.linalg.inv(torch.eye(length, dtype=x.dtype) + a * y @ y.mT)
-    return (a * inverse @ y @ bases.mT).sum(-3)
+    gram = y.mT @ y if length < d else y @ y.mT
+    inverse = torch.linalg.inv(torch.eye(max(length, d), dtype=x.dtype) + a * gram)
+    turned = y @ inverse if length < d else inverse @ y
+    return (a * turned @ bases.mT).sum(-3)
 
 
 CODING_RATE_GRADIENT = Spec(
