@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tested_transformer.specs.contract import PROPERTIES, contract
+from tested_transformer.specs import contract as contract_module
+from tested_transformer.specs.contract import PROPERTIES, contract, rounding_of
 from wrong_models import (
     SOURCE,
     TRAIN,
@@ -26,6 +27,18 @@ def test_a_right_model_keeps_the_contract():
     asked = {each.name for each in report.results if each.outcome == "holds"}
     asked_of_others = {"all ways to compute agree", "padding of the source does not matter"}
     assert asked == {each.name for each in PROPERTIES} - asked_of_others
+
+
+def test_what_rounding_does_to_a_model_is_found_once(monkeypatch):
+    asked = []
+
+    def counted(model, ids, dtype, **options):
+        asked.append(dtype)
+        return rounding_of(model, ids, dtype, **options)
+
+    monkeypatch.setattr(contract_module, "rounding_of", counted)
+    assert contract(right_model())
+    assert sorted(map(str, asked)) == ["torch.bfloat16", "torch.float32"]
 
 
 def test_a_right_translator_keeps_the_contract():

@@ -35,7 +35,7 @@ from tested_transformer.specs.draw import Draw, drawn_case, smallest
 from tested_transformer.specs.judge import RUNS
 from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
 from tested_transformer.specs.rounding import OTHER_FORMULAS, rounding
-from tested_transformer.specs.run import keywords
+from tested_transformer.specs.run import Run, keywords
 from tested_transformer.specs.spec import AGAIN, EQUAL, GRADIENTS, SHAPE, UNTOUCHED
 from tested_transformer.specs.surroundings import SETTINGS
 
@@ -276,6 +276,35 @@ def test_an_answer_that_is_no_tensor():
     verdict = judge(NARROW, lambda q, k, v: (right(q, k, v), None))
     assert "a tuple" in str(verdict)
     assert judge(NARROW, lambda q, k, v: right(q, k, v).double().numpy())
+
+
+@pytest.mark.parametrize("kind", [object, str])
+def test_an_array_that_holds_no_numbers(kind):
+    verdict = judge(ATTENTION, lambda q, k, v: right(q, k, v).double().numpy().astype(kind))
+    assert verdict.failed == "the right shape and dtype"
+    assert verdict.why == "What the call returned cannot be compared."
+    assert verdict.mistake is None  # other calls that raise a TypeError are no likeness
+    assert "expected numbers, got an array of" in verdict.problem.got
+
+
+def test_complex_numbers_are_no_real_ones():
+    verdict = judge(NARROW, lambda q, k, v: right(q, k, v).double().numpy().astype(complex))
+    assert (verdict.failed, verdict.problem.got) == ("the right shape and dtype", "complex ones")
+
+
+@pytest.mark.parametrize("name", ["attention", "log_mel", "document_mask"])
+def test_a_right_answer_is_one_that_equals_the_reference(name):
+    found = set()
+    for mutant in SPECS[name].mutants[::3]:
+        run = Run(SPECS[name], mutant.candidate)
+        for case in SPECS[name].draw(0)[::2]:
+            try:
+                equal = EQUAL.test(run, case) is None
+            except Exception:
+                equal = False
+            assert run.is_right(case) == equal
+            found.add(equal)
+    assert found == {True, False}
 
 
 def test_nan_is_not_equal_to_a_number_nor_to_any_nan():

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..specs.adapters import Model, adapted
-from ..specs.contract import PROPERTIES, Result, result_of
+from ..specs.contract import Result, results_of
 from ..specs.judge import judge
 from .assertions import spec_named
 from .targets import load_target
@@ -88,9 +88,8 @@ def _check_all(
     """In the child: one result after the other."""
     model = _loaded(there, lambda: made_model(load_target(target), vocab_size))
     if model is not None:
-        for each in PROPERTIES:
-            if each.name in names:
-                there.send(result_of(each, model, seed))
+        for result in results_of(model, names, seed):
+            there.send(result)
         there.send(None)
 
 

@@ -29,19 +29,26 @@ class Problem:
     got: str
 
 
+class NoNumbers(TypeError):
+    """An answer that is no tensor, nor anything else that holds numbers."""
+
+
 def as_array(answer: Any) -> np.ndarray:
     """An answer as a NumPy array: tensors detached, floats widened to float64.
 
-    Raises: TypeError for anything that is not a tensor, an array or a number.
+    Raises: NoNumbers for anything that is not a tensor, an array of numbers or a number.
     """
     if isinstance(answer, Tensor):
         answer = answer.detach().cpu()
         return (answer.double() if answer.is_floating_point() else answer).numpy()
     if isinstance(answer, int) and answer.bit_length() > 63:  # NumPy would make an object of it
-        raise argument_error(TypeError, "the answer", "a number beyond int64", "one of 64 bits")
+        raise argument_error(NoNumbers, "the answer", "a number beyond int64", "one of 64 bits")
     if isinstance(answer, np.ndarray | np.generic | bool | int | float):
-        return np.asarray(answer)
-    raise argument_error(TypeError, "the answer", f"a {type(answer).__name__}", "a tensor")
+        array = np.asarray(answer)
+        if array.dtype.kind not in "biufc":  # objects and words can be compared with no number
+            raise argument_error(NoNumbers, "the answer", f"an array of {array.dtype}", "numbers")
+        return array
+    raise argument_error(NoNumbers, "the answer", f"a {type(answer).__name__}", "a tensor")
 
 
 def same_argument(a: Any, b: Any) -> bool:
@@ -77,6 +84,13 @@ def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> tuple
         wrong = far & ~(np.isnan(expected) & np.isnan(got)) & ~(expected == got)
     places = np.argwhere(wrong)
     return tuple(int(i) for i in places[0]) if len(places) else None
+
+
+def agree(expected: np.ndarray, got: np.ndarray, tolerance: float | Tolerance) -> bool:
+    """Whether two arrays have one shape and nowhere differ by more than the tolerance."""
+    if expected.shape != got.shape:
+        return False
+    return difference(expected, got, needed(expected, got, tolerance)) is None
 
 
 RELATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

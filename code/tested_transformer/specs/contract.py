@@ -88,8 +88,8 @@ class Subject:
 
     model: Model
     seed: int = 0
+    known: dict[str, float] = field(default_factory=dict)  # what its other properties have found
     ids: Tensor = field(init=False)
-    _tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.model.networks:
@@ -113,12 +113,12 @@ class Subject:
     @property
     def tolerance(self) -> float:
         """What rounding can do to the logits of the two texts, twice: see rounding.py."""
-        if self._tolerance is None:
+        if "tolerance" not in self.known:
             exact = self.logits(self.ids)
             unit = torch.finfo(exact.dtype).eps
             shaken = rounding_of(self.model, self.ids, exact.dtype)
-            self._tolerance = 2 * (shaken + 4 * unit * float(exact.abs().max()))
-        return self._tolerance
+            self.known["tolerance"] = 2 * (shaken + 4 * unit * float(exact.abs().max()))
+        return self.known["tolerance"]
 
     def differ(self, one: Tensor, other: Tensor, where: Tensor | None = None) -> str | None:
         """Where two answers that should be the same are not, by text and token; all count, or some."""
@@ -165,16 +165,17 @@ def contract(
 
 def results_of(model: Model, only: Sequence[str] = (), seed: int = 0) -> Iterator[Result]:
     """One result after the other."""
+    known: dict[str, float] = {}
     for each in PROPERTIES:
         if not only or each.name in only:
-            yield result_of(each, model, seed)
+            yield _result_of(each, model, seed, known)
 
 
-def result_of(each: Property, model: Model, seed: int = 0) -> Result:
+def _result_of(each: Property, model: Model, seed: int, known: dict[str, float]) -> Result:
     """What came of one property; nothing that the model does is raised."""
     try:
         with kept():
-            found = each.test(Subject(model, seed))
+            found = each.test(Subject(model, seed, known))
     except NotApplicable as reason:
         return Result(each.name, "does not apply", f"{reason}.")
     except Exception as error:

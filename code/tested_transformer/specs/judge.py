@@ -22,7 +22,7 @@ import torch
 from ..errors import argument_error
 from . import run as running
 from .case import Case, describe
-from .compare import Problem, difference, needed, relations
+from .compare import NoNumbers, Problem, agree, relations
 from .draw import smallest
 from .mistakes import Mutant
 from .own_code import is_written, name_of, own_line
@@ -186,7 +186,7 @@ def _smallest(
 
 def where_it_differs(run: Run, cases: Sequence[Case]) -> str:
     """What the cases with wrong numbers have in common and no others have, and how wrong they are."""
-    wrong = [case for case in cases if _try(EQUAL, run, case) is not None]
+    wrong = [case for case in cases if not run.is_right(case)]
     right = [case for case in cases if case not in wrong]
     common = set.intersection(*(_traits(run.spec, case) for case in wrong))
     alone = sorted(common - set().union(*(_traits(run.spec, case) for case in right)))
@@ -259,6 +259,8 @@ def _unanswered(run: Run, case: Case) -> Verdict | None:
 
 def _raised(error: Exception, candidate: Any) -> str:
     """Why a call that raised is wrong, and where it did."""
+    if isinstance(error, NoNumbers):
+        return "What the call returned cannot be compared."
     line = own_line(error, candidate)
     return f"The call raised {type(error).__name__}{line and f', in your {line}'}."
 
@@ -308,9 +310,9 @@ def _two_at_once(
     run: Run, mutants: Sequence[tuple[Mutant, Run]], cases: Sequence[Case]
 ) -> tuple[Mutant, ...]:
     """The only two mutants that explain every case on which at most one of them is wrong."""
-    wrong = {case for case in cases if _wrong(run, case)}
+    wrong = {case for case in cases if not run.is_right(case)}
     shown = [
-        (mutant, other, {case for case in cases if _wrong(other, case)})
+        (mutant, other, {case for case in cases if not other.is_right(case)})
         for mutant, other in mutants
         if mutant.candidate is not run.candidate
     ]
@@ -322,10 +324,6 @@ def _two_at_once(
         if all(same_outcome(run, c, run.outcome(c), r.outcome(c)) for c, r in apart.items()):
             found.append((first, second))
     return found[0] if len(found) == 1 else ()
-
-
-def _wrong(run: Run, case: Case) -> bool:
-    return _try(EQUAL, run, case) is not None
 
 
 def _beside_exceptions(
@@ -360,8 +358,7 @@ def _same_gradients(run: Run, other: Run, cases: Sequence[Case]) -> bool:
         if (first is None) != (second is None):
             return False
         for name, (_, tolerance) in wanted.items() if first else ():
-            tolerance = needed(first[name], second[name], tolerance)
-            if difference(first[name], second[name], tolerance) is not None:
+            if not agree(first[name], second[name], tolerance):
                 return False
     return True
 
@@ -376,8 +373,7 @@ def same_outcome(run: Run, case: Case, first: Outcome, second: Outcome) -> bool:
     ) != (second.changed, second.disturbed):
         return False
     slack = run.expected(case)[1] + 4 * _eps(case) * _largest(second.value)
-    slack = needed(first.value, second.value, slack)
-    return difference(first.value, second.value, slack) is None
+    return agree(first.value, second.value, slack)
 
 
 def _eps(case: Case) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import BackendError, argument_error
 from .case import Case
-from .compare import as_array, same_argument
+from .compare import agree, as_array, same_argument
 from .surroundings import kept
 from .tolerance import Tolerance
 
@@ -44,6 +44,7 @@ class Run:
     spec: Spec
     candidate: Any
     _outcomes: dict[Case, Outcome] = field(default_factory=dict)
+    _right: dict[Case, bool] = field(default_factory=dict)
     _alone: set[str] = field(
         default_factory=set
     )  # the arguments by which alone a gradient was taken
@@ -80,6 +81,13 @@ class Run:
     def expected(self, case: Case, **changes: Any) -> tuple[np.ndarray, float | Tolerance]:
         """The reference's answer, with some arguments replaced, and the tolerance that goes with it."""
         return self.spec.expected_of(case.changed(**changes) if changes else case)
+
+    def is_right(self, case: Case) -> bool:
+        """Whether the answer equals the reference's, remembered: mutants are asked at every failure."""
+        if case not in self._right:
+            outcome, (expected, tolerance) = self.outcome(case), self.expected(case)
+            self._right[case] = outcome.error is None and agree(expected, outcome.value, tolerance)
+        return self._right[case]
 
     def call(self, case: Case, **changes: Any) -> Outcome:
         """Call the candidate on the case with some arguments replaced; exceptions are answers."""
