@@ -278,18 +278,17 @@ def test_an_answer_that_is_no_tensor():
     assert judge(NARROW, lambda q, k, v: right(q, k, v).double().numpy())
 
 
-@pytest.mark.parametrize("kind", [object, str])
-def test_an_array_that_holds_no_numbers(kind):
+@pytest.mark.parametrize("kind", [object, str, complex])
+def test_an_array_that_holds_no_real_numbers(kind):
     verdict = judge(ATTENTION, lambda q, k, v: right(q, k, v).double().numpy().astype(kind))
     assert verdict.failed == "the right shape and dtype"
+    assert verdict.problem.expected == "real numbers"
+
+
+def test_what_is_no_array_is_likened_to_no_call_that_raised():
+    verdict = judge(ATTENTION, lambda q, k, v: "words")
     assert verdict.why == "What the call returned cannot be compared."
-    assert verdict.mistake is None  # other calls that raise a TypeError are no likeness
-    assert "expected numbers, got an array of" in verdict.problem.got
-
-
-def test_complex_numbers_are_no_real_ones():
-    verdict = judge(NARROW, lambda q, k, v: right(q, k, v).double().numpy().astype(complex))
-    assert (verdict.failed, verdict.problem.got) == ("the right shape and dtype", "complex ones")
+    assert verdict.mistake is None  # some of its mutants raise a TypeError
 
 
 @pytest.mark.parametrize("name", ["attention", "log_mel", "document_mask"])

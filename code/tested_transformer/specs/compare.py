@@ -30,13 +30,13 @@ class Problem:
 
 
 class NoNumbers(TypeError):
-    """An answer that is no tensor, nor anything else that holds numbers."""
+    """An answer that is no tensor, no array and no number."""
 
 
 def as_array(answer: Any) -> np.ndarray:
     """An answer as a NumPy array: tensors detached, floats widened to float64.
 
-    Raises: NoNumbers for anything that is not a tensor, an array of numbers or a number.
+    Raises: NoNumbers for anything that is not a tensor, an array or a number.
     """
     if isinstance(answer, Tensor):
         answer = answer.detach().cpu()
@@ -44,10 +44,7 @@ def as_array(answer: Any) -> np.ndarray:
     if isinstance(answer, int) and answer.bit_length() > 63:  # NumPy would make an object of it
         raise argument_error(NoNumbers, "the answer", "a number beyond int64", "one of 64 bits")
     if isinstance(answer, np.ndarray | np.generic | bool | int | float):
-        array = np.asarray(answer)
-        if array.dtype.kind not in "biufc":  # objects and words can be compared with no number
-            raise argument_error(NoNumbers, "the answer", f"an array of {array.dtype}", "numbers")
-        return array
+        return np.asarray(answer)
     raise argument_error(NoNumbers, "the answer", f"a {type(answer).__name__}", "a tensor")
 
 
@@ -87,8 +84,9 @@ def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> tuple
 
 
 def agree(expected: np.ndarray, got: np.ndarray, tolerance: float | Tolerance) -> bool:
-    """Whether two arrays have one shape and nowhere differ by more than the tolerance."""
-    if expected.shape != got.shape:
+    """Whether two arrays of one shape, both of numbers or neither, nowhere differ by more than the tolerance."""
+    kinds = {array.dtype.kind in "biufc" for array in (expected, got)}
+    if expected.shape != got.shape or len(kinds) > 1:
         return False
     return difference(expected, got, needed(expected, got, tolerance)) is None
 

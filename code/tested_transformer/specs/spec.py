@@ -299,8 +299,8 @@ def _shape(run: Run, case: Case) -> Problem | None:
     dtype = run.outcome(case).dtype
     if floats and isinstance(dtype, torch.dtype) and dtype != case.dtype:
         return Problem(str(case.dtype), str(dtype))
-    if got.dtype.kind == "c" != expected.dtype.kind:
-        return Problem("real numbers", "complex ones")
+    if floats and got.dtype.kind not in "fiub":
+        return Problem("real numbers", f"dtype {got.dtype}")
     if not floats and expected.dtype.kind != got.dtype.kind:
         return Problem(f"dtype {expected.dtype}", f"dtype {got.dtype}")
     return None
