@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Annotated, get_origin
 
+from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.util.typing import stringify_annotation
 
@@ -79,10 +80,19 @@ def _render(block):
 
 
 def name_folds(app, doctree, docname):
-    """Say what is behind a fold. A cell that is folded whole is a solution; else it is code or output."""
+    """Say what is behind a fold. A cell that is folded whole is, below an exercise, its solution."""
     for fold in doctree.findall(HideCodeCellNode):
         behind = FOLDS[fold["prompt_show"].rpartition(" ")[2]]
+        if behind == FOLDS["content"] and _section(fold).startswith("Exercise"):
+            behind = "the solution"
         fold["prompt_show"], fold["prompt_hide"] = f"Show {behind}", f"Hide {behind}"
+
+
+def _section(node):
+    """The title of the section that a node is in."""
+    while not isinstance(node, nodes.section):
+        node = node.parent
+    return node.next_node(nodes.title).astext()
 
 
 def short_signature(app, what, name, obj, options, signature, returns):
@@ -104,7 +114,7 @@ def bounds_by_name():
 
 
 FOLDS = {
-    "content": "the solution",
+    "content": "the code and its output",
     "source": "the code",
     "outputs": "the output",
     "output": "the output",

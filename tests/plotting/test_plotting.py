@@ -550,6 +550,15 @@ def test_arrows_highlight_one_target():
         assert of_target == (contrast(patch.get_edgecolor(), HIDDEN) > 1)
 
 
+def test_whole_numbers_have_whole_ticks():
+    ticks = {}
+    for name, x in {"whole": range(8, 25), "not": [8, 8.5, 24]}.items():
+        picture = curves(x, {"line": x}, x_label="nodes", y_label="right")
+        ticks[name] = picture.figure.axes[0].get_xticks()
+    assert (ticks["whole"] == ticks["whole"].round()).all()
+    assert (ticks["not"] != ticks["not"].round()).any()
+
+
 def test_curves_are_named_at_their_ends_or_in_a_legend():
     def axes_of(lines):
         return curves([1, 2, 3], lines, x_label="x", y_label="y").figure.axes[0]

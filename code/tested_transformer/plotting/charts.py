@@ -166,6 +166,8 @@ def curves(
         axes.set(xlabel=x_label, ylabel=y_label)
         if log_x:
             log_axis(axes.xaxis, [data["x"]], at_points=True)
+        elif (data["x"] == data["x"].round()).all():  # no 2.5 steps
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if log_y:
             log_axis(axes.yaxis, [*data["curves"].values(), *data["bands"].values()])
         open_frame(axes)
