@@ -33,10 +33,9 @@ def test_every_exercise_says_its_chapter_and_points():
         assert spec.points > 0
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_a_right_answer_passes(name, seed):
-    verdict = judge(EXERCISES[name], SOLUTIONS[name], seed=seed)
+def test_a_right_answer_passes(name):
+    verdict = judge(EXERCISES[name], SOLUTIONS[name])
     assert verdict.passed, verdict
     assert not verdict.skipped
 

@@ -41,10 +41,9 @@ def tiny(seed, **changes):
     return model
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_right_implementations_pass(seed):
+def test_right_implementations_pass():
     for name, candidate in (("speculative_round", speculative_round), ("cached_logits", CachedLogits)):  # fmt: skip
-        verdict = judge(SPECS[name], candidate, seed=seed)
+        verdict = judge(SPECS[name], candidate)
         assert verdict.passed, verdict
 
 

@@ -47,10 +47,9 @@ def chunkings(draw):
 # --- The Spec ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [KeyValueCache, Decoder, PlainDecoder])
-def test_right_implementations_pass(right, seed):
-    verdict = judge(CACHE, right, seed=seed)
+def test_right_implementations_pass(right):
+    verdict = judge(CACHE, right)
     assert verdict.passed, verdict
     assert not verdict.skipped
 

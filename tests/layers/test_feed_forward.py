@@ -71,10 +71,9 @@ def test_right_networks_pass(right, skipped, seed):
     assert dict(verdict.skipped) == skipped
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [SwigluFormula(), *LAYERS])
-def test_right_gated_networks_pass(right, seed):
-    verdict = judge(SWIGLU, right, seed=seed)
+def test_right_gated_networks_pass(right):
+    verdict = judge(SWIGLU, right)
     assert verdict.passed, verdict
     assert dict(verdict.skipped) == {}
 

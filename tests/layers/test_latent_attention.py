@@ -23,10 +23,9 @@ def layer(**options):
     return found
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("form", [latent_attention, absorbed_latent_attention])
-def test_right_implementations_pass(form, seed):
-    verdict = judge(LATENT_ATTENTION, form, seed=seed)
+def test_right_implementations_pass(form):
+    verdict = judge(LATENT_ATTENTION, form)
     assert verdict.passed, verdict
 
 

@@ -23,9 +23,8 @@ QUERY, KEY, VALUE = numbers(2, 3, 9, 4), numbers(2, 3, 9, 4, seed=2), numbers(2,
 E, F = numbers(3, 4, 9, seed=4) / 3, numbers(3, 4, 9, seed=5) / 3
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_the_spec(seed):
-    verdict = judge(LINFORMER_ATTENTION, linformer_attention, seed=seed)
+def test_the_spec():
+    verdict = judge(LINFORMER_ATTENTION, linformer_attention)
     assert verdict.passed, verdict
 
 

@@ -8,10 +8,9 @@ from tested_transformer.layers.cache import KeyValueCache
 from tested_transformer.specs.t5_buckets.spec import T5_BIAS
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [T5Positions, T5_BIAS.baseline], ids=["class", "formula"])
-def test_right_implementations_pass(right, seed):
-    verdict = judge(T5_BIAS, right, seed=seed)
+def test_right_implementations_pass(right):
+    verdict = judge(T5_BIAS, right)
     assert verdict.passed, verdict
     assert not verdict.skipped
 

@@ -12,10 +12,9 @@ def normal(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("right", [apply_xpos, XPOS.baseline], ids=["library", "formula"])
-def test_right_implementations_pass(right, seed):
-    verdict = judge(XPOS, right, seed=seed)
+def test_right_implementations_pass(right):
+    verdict = judge(XPOS, right)
     assert verdict.passed, verdict
     assert not verdict.skipped
 
