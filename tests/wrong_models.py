@@ -601,7 +601,7 @@ class NoPositions(Layer):
 # --- Numbers --------------------------------------------------------------------------------------
 
 
-@wrong("the exponential has no maximum subtracted", LARGE, "EleutherAI/gpt-neo PR 192")
+@wrong("the exponential has no maximum subtracted", LARGE, "pytorch/executorch PR 18407")
 class NoMaximum(Layer):
     def weights(self, scores):
         return scores.exp() / (scores.exp().sum(-1, keepdim=True) + self.sink[:, None, None].exp())

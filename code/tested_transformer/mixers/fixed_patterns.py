@@ -140,7 +140,7 @@ class Merged(RulePattern):
     """The pairs of several patterns, each pair once: one head that has all their keys.
 
     Raises: TypeError or ValueError that name the field.
-    Source: Child et al. 2019 (Sparse Transformer), section 4.4: merged heads.
+    Source: Child et al. 2019 (Sparse Transformer), section 5.1: merged heads.
     """
 
     patterns: tuple[RulePattern, ...]

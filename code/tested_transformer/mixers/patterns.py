@@ -111,7 +111,7 @@ def sparse_attention(
 
     Shapes: query and key (B, H, L, d), value (B, H, L, dv), key_mask (B, L) -> (B, H, L, dv).
     Raises: TypeError or ValueError that name the argument.
-    Source: chapter 15 (`merge`); Child et al. 2019, section 4, for attention by parts.
+    Source: chapter 15 (`merge`); Child et al. 2019, section 5.5, for attention by parts.
     """
     length, wide = query.shape[2], torch.promote_types(query.dtype, torch.float32)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
