@@ -21,8 +21,8 @@ GAP = 0.02  # between the largest number and the next one: rounding does not cha
 
 
 def _vectors(rng: np.random.Generator, batch, heads, length, width, rounds, half) -> dict[str, Any]:
-    rotations = rng.normal(size=(heads, width, rounds, half))
-    while True:
+    while True:  # in one dimension, some rotations bring every vector near two buckets
+        rotations = rng.normal(size=(heads, width, rounds, half))
         vectors = rng.normal(size=(batch, heads, length, width))
         rotated = np.einsum("bhld,hdrk->bhrlk", vectors, rotations)
         both = np.sort(np.concatenate((rotated, -rotated), -1), -1)
