@@ -63,6 +63,14 @@ def test_training_starts_as_stored(norm_placement):
     assert math.isclose(sum(losses) / 20, stored["loss"][0], rel_tol=1e-3)
 
 
+def test_a_given_model_is_trained_in_place_of_a_new_one():
+    model = experiment.Stack("pre", 2, seed=1)
+    trained, losses = experiment.train("pre", 2, seed=1, stop=3, model=model)
+    assert trained is model
+    assert losses == experiment.train("pre", 2, seed=1, stop=3)[1]
+    assert losses != experiment.train("pre", 2, seed=1, stop=3, model=model)[1]  # it has learned
+
+
 def test_the_record_is_whole():
     cells = {(r["norm_placement"], r["depth"], r["warmup"], r["rate"]) for r in STORED["runs"]}
     assert STORED["seeds"] >= 3

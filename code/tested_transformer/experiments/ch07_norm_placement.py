@@ -154,13 +154,15 @@ def train(
     rate: float = RATE,
     steps: int = STEPS,
     stop: int | None = None,
+    model: Stack | None = None,
 ) -> tuple[Stack, list[float]]:
-    """Train a stack by Adam; return it and the loss of every step.
+    """Train a stack by Adam, or the given model; return it and the loss of every step.
 
     The learning rate climbs to `rate` over `warmup` steps (0: it starts there) and falls to 0 in a line.
     `stop` ends earlier on the same schedule.
     """
-    model, (tokens, digits) = Stack(norm_placement, depth, seed=seed), task(split()[0])
+    model = Stack(norm_placement, depth, seed=seed) if model is None else model
+    tokens, digits = task(split()[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98), fused=True)
     draw, losses = torch.Generator().manual_seed(seed), []
     for step in range(steps if stop is None else stop):

@@ -371,8 +371,8 @@ def norm_places() -> Diagram:
             parts += arrow((lane, y + 40), (lane, y + 62), kind="line thick")
         ends.append(y + 62)
     told = (
-        "Two columns, read from above, with a thick line for the direct way of x. Left, post-norm: "
-        "attention stands beside the line, what it finds is added, and a norm stands on the line; "
+        "Two columns, read from above, with a thick line for the skip path of x. Left, post-norm: "
+        "attention stands beside the line, its output is added, and a norm stands on the line; "
         "then the same with the feed-forward network. Right, pre-norm: the norms stand beside the "
         "line, each before its sublayer; the line itself meets only the two sums, and at the very "
         "end of the stack one norm."
@@ -397,14 +397,14 @@ def norm_first(norm_placement: str) -> bool:
 
 
 def _norm(lane: float, top: float) -> list[str]:
-    """A norm on the direct way."""
+    """A norm on the skip path."""
     return box(Place(lane - 30, top, 60, 30), "norm", "box edge value")
 
 
 def _wired(
     lane: float, start: float, y: float, sublayer: str, first: bool
 ) -> tuple[list[str], float, float]:
-    """One sublayer and its norm beside the direct way, or its norm upon it."""
+    """One sublayer and its norm beside the skip path, or its norm upon it."""
     side = Place(lane + 44, y + 10, 108, 30)
     boxes = [(side, "norm", "box edge value")] if first else []
     place = Place(side.left, side.top + 46 * first, 108, 30)
