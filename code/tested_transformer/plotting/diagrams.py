@@ -276,9 +276,9 @@ def heads_split_and_joined(layer: MultiHeadAttention, x: Float[Tensor, "1 L D"])
     told = (
         f"Above, the queries, keys and values of all heads, {whole['query'].shape[2]} numbers for each "
         f"of {x.shape[1]} tokens. The left half of the columns goes to head 0, the right half to head "
-        f"1. In each head queries and keys give weights, and the weights with the values an output of "
-        f"{found.shape[3]} numbers a token. Below, the two outputs stand side by side again, and the "
-        f"output layer mixes them."
+        f"1. In each head, queries and keys give the attention weights, and weights and values an output "
+        f"of {found.shape[3]} features per token. Below, the two outputs are concatenated, and the "
+        f"output projection combines them."
     )
     return Diagram("Heads split and joined", told, last.bottom + 24, parts)
 
