@@ -147,7 +147,7 @@ def _pre(stack: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Ten
 
 @mistake(
     "post-norm in place of pre-norm",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     cause="norm(x + f(x)) where x + f(norm(x)) is asked for.",
 )
 def post_stack(x, w, gain):
@@ -197,8 +197,8 @@ PRE_STACK = Spec(
     cases=_pre_cases,
     checks=(
         Check(
-            "nothing found, nothing changed",
-            "With w = 0 every sublayer finds 0: x must reach the final norm as it came.",
+            "where f(x) = 0, nothing is added",
+            "With w = 0 every sublayer returns 0: x must reach the final norm as it came.",
             _carries,
             when=lambda case: _long(case) and not bool(case.arguments["w"].any()),
         ),
@@ -210,8 +210,8 @@ PRE_STACK = Spec(
         ),
     ),
     mutants=mistakes(
-        _of_block("the residual takes the normed input", "nothing found, nothing changed"),
-        _of_block("no norm at the end of a pre-norm stack", "nothing found, nothing changed"),
+        _of_block("the residual takes the normed input", "where f(x) = 0, nothing is added"),
+        _of_block("no norm at the end of a pre-norm stack", "where f(x) = 0, nothing is added"),
         _of_block("the norm after the sublayer, on the branch", "equals the reference"),
         post_stack,
     ),

@@ -69,7 +69,7 @@ class Wiring(Formula):
 
 @mistake(
     "dropout on the residual stream",
-    rejected_by="the direct way is never dropped",
+    rejected_by="the skip path is never dropped",
     symptom="In training the stream itself has holes; after twelve sublayers little is whole.",
     cause="dropout(x + f(x)) where x + dropout(f(x)) is right.",
     seen="source notes, 001:1602",
@@ -81,7 +81,7 @@ class DropoutOnTheStream(Wiring):
 
 @mistake(
     "the residual takes the normed input",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="A pre-norm stack trains like a post-norm one: the direct way passes every norm.",
     cause="x = norm(x); x + f(x). The sum needs the x from before the norm.",
     seen="pytorch issue 61165, tracel-ai/burn issue 1056",
@@ -94,7 +94,7 @@ class ResidualOfTheNormed(Wiring):
 
 @mistake(
     "post-norm where pre-norm was asked for",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="The same parameters and shapes, so weights load; every number differs.",
     cause="norm(x + f(x)) for x + f(norm(x)): the two are not the same function.",
 )
@@ -118,7 +118,7 @@ class NormOnTheBranch(Wiring):
 
 @mistake(
     "the residual forgotten",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="Depth destroys the input: a sublayer that finds nothing erases all.",
     cause="norm(f(x)) in place of norm(x + f(x)).",
 )
@@ -161,7 +161,7 @@ class AlphaForgotten(Wiring):
 
 @mistake(
     "the sum of ResiDual adds the stream",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="The second stream grows even when no sublayer finds anything.",
     cause="total + x where total + f(x) is right.",
 )
@@ -172,7 +172,7 @@ class TotalOfTheStream(Wiring):
 
 @mistake(
     "the sum of ResiDual starts at zero",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="The embedding reaches the end by the normalized stream alone.",
     cause="The second stream starts with the embedding, not with zeros.",
 )
@@ -183,7 +183,7 @@ class TotalFromZero(Wiring):
 
 @mistake(
     "the sum of ResiDual not normalized",
-    rejected_by="nothing found, nothing changed",
+    rejected_by="where f(x) = 0, nothing is added",
     symptom="The output grows with the depth.",
     cause="x + total where x + norm(total) is right.",
 )

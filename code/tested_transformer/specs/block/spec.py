@@ -262,13 +262,13 @@ CHECKS = (
         when=_one_way_out,
     ),
     Check(
-        "nothing found, nothing changed",
+        "where f(x) = 0, nothing is added",
         "With f(x) = 0 pre-norm must carry x untouched to the final norm; the others only normalize.",
         _nothing,
         when=lambda case: _silent(case) and not _dropped(case),
     ),
     Check(
-        "the direct way is never dropped",
+        "the skip path is never dropped",
         "Dropout acts on f(x). Where f(x) is 0, it must change nothing.",
         _nothing,
         when=lambda case: _silent(case) and _dropped(case),
