@@ -76,3 +76,11 @@ def test_the_record_is_whole():
     assert STORED["seeds"] >= 3
     assert len(STORED["runs"]) == len(cells) * STORED["seeds"]
     assert all(len(r["share_right_without_layer"]) == r["depth"] for r in STORED["runs"])
+
+
+def test_the_longer_training_starts_as_stored():
+    record = json.loads((RECORD.parent / "norm_placement_longer.json").read_text(encoding="utf-8"))
+    assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
+    run = record["runs"][1]
+    _, losses = experiment.train("post", run["depth"], seed=1, steps=run["steps"], stop=20)
+    assert math.isclose(sum(losses) / 20, run["loss"][0], rel_tol=1e-3)
