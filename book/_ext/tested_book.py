@@ -81,18 +81,15 @@ def _render(block):
 
 def name_folds(app, doctree, docname):
     """Say what is behind a fold. A cell that is folded whole is, below an exercise, its solution."""
-    for fold in doctree.findall(HideCodeCellNode):
-        behind = FOLDS[fold["prompt_show"].rpartition(" ")[2]]
-        if behind == FOLDS["content"] and _section(fold).startswith("Exercise"):
+    heading = ""
+    for node in doctree.findall(lambda each: isinstance(each, nodes.section | HideCodeCellNode)):
+        if isinstance(node, nodes.section):
+            heading = node.next_node(nodes.title).astext()
+            continue
+        behind = FOLDS[node["prompt_show"].rpartition(" ")[2]]
+        if behind == FOLDS["content"] and heading.startswith("Exercise"):
             behind = "the solution"
-        fold["prompt_show"], fold["prompt_hide"] = f"Show {behind}", f"Hide {behind}"
-
-
-def _section(node):
-    """The title of the section that a node is in."""
-    while not isinstance(node, nodes.section):
-        node = node.parent
-    return node.next_node(nodes.title).astext()
+        node["prompt_show"], node["prompt_hide"] = f"Show {behind}", f"Hide {behind}"
 
 
 def short_signature(app, what, name, obj, options, signature, returns):
