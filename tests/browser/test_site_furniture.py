@@ -38,6 +38,12 @@ def test_the_front_door_says_what_the_book_is():
     assert '<link rel="icon" href="data:,">' in page  # nothing to ask for
 
 
+def test_a_fold_is_called_a_solution_below_an_exercise_alone():
+    page = text("chapters/deeper/22_graph_network.html")  # two proofs, and one solution
+    assert page.count("Show the code and its output") == 2
+    assert page.count("Show the solution") == 1
+
+
 @pytest.mark.parametrize("scheme", site.SCHEMES)
 def test_theme_color_is_the_color_of_the_page(browser, address, scheme):  # noqa: F811
     visit = site.Visit(browser, address, "book/notation.html")
