@@ -312,7 +312,7 @@ def test_lines_are_65_to_75_letters_long(browser, address):
 
 @pytest.mark.parametrize("scheme", site.SCHEMES)
 def test_every_kind_of_box_looks_like_itself(browser, address, scheme):
-    visit = site.Visit(browser, address, "chapters/05_multi_head.html")
+    visit = site.Visit(browser, address, "chapters/06_positions.html")
     page = visit.page
     page.emulate_media(color_scheme=scheme)
     page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
