@@ -51,14 +51,22 @@ def at_the_start() -> dict:
     }
 
 
-def trained(norm_placement: str, depth: int, warmup: int, rate: float, seed: int) -> dict:
+def trained(
+    norm_placement: str,
+    depth: int,
+    warmup: int,
+    rate: float,
+    seed: int,
+    steps: int = experiment.STEPS,
+) -> dict:
     """Train one stack and measure it."""
-    model, losses = experiment.train(norm_placement, depth, warmup=warmup, rate=rate, seed=seed)
+    model, losses = experiment.train(
+        norm_placement, depth, warmup=warmup, rate=rate, seed=seed, steps=steps
+    )
     without = [experiment.share_right(model, without=n) for n in range(depth)]
-    every = len(losses) // 20
     return {
         "norm_placement": norm_placement, "depth": depth, "warmup": warmup, "rate": rate, "seed": seed,
-        "loss": rounded([sum(losses[n : n + every]) / every for n in range(0, len(losses), every)]),
+        "loss": rounded([sum(losses[n : n + 20]) / 20 for n in range(0, steps, 20)]),
         "held_out_loss": rounded([experiment.held_out_loss(model)])[0],
         "share_right": experiment.share_right(model),
         "share_right_without_layer": without,
@@ -70,6 +78,18 @@ def as_text(record: dict) -> str:
     parts = {name: json.dumps(value) for name, value in record.items()}
     parts["runs"] = "[\n  " + ",\n  ".join(map(json.dumps, record["runs"])) + "\n ]"
     return "{\n" + ",\n".join(f' "{name}": {text}' for name, text in parts.items()) + "\n}\n"
+
+
+def store(path: Path, record: dict, runs: list[dict], seeds: int) -> None:
+    """Write what was measured so far, with versions and date."""
+    record |= {
+        "runs": runs,
+        "seeds": seeds,
+        "processor": platform.machine(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+    }
+    path.write_text(as_text(record), encoding="utf-8")
 
 
 def print_table(runs: list[dict]) -> None:
@@ -106,14 +126,7 @@ def main() -> None:
             spent = time.process_time() - start
             print(f"\rseed {seed}: {place} of {len(RUNS)}, {spent:.0f} s ", end="", flush=True)
         print()
-        record |= {
-            "runs": runs,
-            "seeds": seed + 1,
-            "processor": platform.machine(),
-            "torch": torch.__version__,
-            "date": datetime.date.today().isoformat(),
-        }
-        RESULTS.write_text(as_text(record), encoding="utf-8")
+        store(RESULTS, record, runs, seed + 1)
     print_table(runs)
 
 
