@@ -6,6 +6,8 @@ import random
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -20,6 +22,7 @@ from tested_transformer.homework.jail.wire import same as same_on_the_wire
 from tested_transformer.layers.message_passing import max_messages
 from tested_transformer.specs import SPECS, Case, Mutant, Spec, judge
 from tested_transformer.specs import case as case_module
+from tested_transformer.specs import draw as draw_module
 from tested_transformer.specs import spec as spec_module
 from tested_transformer.specs.attention.spec import ATTENTION, narrowed, textbook
 from tested_transformer.specs.compare import (
@@ -31,7 +34,7 @@ from tested_transformer.specs.compare import (
     same_argument,
     unchanged,
 )
-from tested_transformer.specs.draw import Draw, drawn_case, smallest
+from tested_transformer.specs.draw import Draw, attempts, drawn_case, smallest
 from tested_transformer.specs.judge import RUNS
 from tested_transformer.specs.positions.spec import SINUSOIDAL_POSITIONS
 from tested_transformer.specs.rounding import OTHER_FORMULAS, rounding
@@ -852,6 +855,14 @@ def test_choices_that_do_not_fit_are_the_simplest_or_the_last():
     assert Draw(0, ()).one_of("simple", "hard") == "simple"
     assert Draw(0, (7,)).one_of("simple", "hard") == "hard"
     assert Draw(0, (0,)).maybe(lambda: 1) is None
+
+
+def test_a_case_that_never_fits_is_an_error_and_no_endless_loop():
+    assert [*islice(attempts(limit=7), 7)] == [*range(7)]
+    with pytest.raises(RuntimeError, match="a case that fits among 7 draws, got none"):
+        list(attempts(limit=7))
+    files = (Path(draw_module.__file__).parent).rglob("*.py")
+    assert [path for path in files if "while True" in path.read_text("utf-8")] == []
 
 
 def test_a_drawn_case_that_fails_is_shown_as_small_as_it_can_be():

@@ -42,6 +42,15 @@ class Draw:
         return make() if self.one_of(False, True) else None
 
 
+def attempts(limit: int = 10_000) -> Iterator[int]:
+    """Count the draws of a case that is drawn until it fits.
+
+    Raises: RuntimeError after so many; then nothing may ever fit, and a loop without an end would hang.
+    """
+    yield from range(limit)
+    raise RuntimeError(f"expected a case that fits among {limit} draws, got none")
+
+
 def drawn_case(
     make: Callable[[Draw], Case], seed: int, choices: tuple[int, ...] | None = None
 ) -> Case:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ... import reference
 from ...specs.compare import Problem, brief, compare, unchanged
+from ...specs.draw import attempts
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, Case, Check, Run, Spec
 from ..checks import of_exponents
@@ -825,7 +826,7 @@ def _fewest_cases(rng: np.random.Generator) -> list[Case]:
 
     def drawn(label, count, longest, num_batches) -> Case:
         """The first lengths for which every short cut but sorting costs something."""
-        while True:
+        for _ in attempts():
             lengths = rng.geometric(2 / longest, size=count).tolist()
             best = _fewest_reference(lengths, num_batches)
             others = (

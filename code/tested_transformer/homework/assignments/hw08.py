@@ -14,6 +14,7 @@ from torch import Tensor
 from ... import reference
 from ...errors import argument_error
 from ...specs.compare import Problem, brief, compare, unchanged
+from ...specs.draw import attempts
 from ...specs.mistakes import mistake, mistakes
 from ...specs.spec import SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from ..checks import right_with
@@ -119,7 +120,7 @@ def _min_p_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, rows, vocab, share, shift=0.0, scale=2.0, dtype=torch.float64) -> Case:
         """No word so near to the threshold that rounding decides."""
-        while True:
+        for _ in attempts():
             logits = scale * rng.normal(size=(rows, vocab)) + shift
             far = logits - logits.max(-1, keepdims=True) - np.log(share)
             if np.abs(far).min() > 1e-3:
@@ -536,7 +537,7 @@ def _guesses_cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, guesses, vocab, refused=None, spread=1.0, dtype=torch.float64) -> Case:
         """Coins that refuse the guess at a place and accept those before it; after it, chance."""
-        while True:
+        for _ in attempts():
             p = rng.dirichlet(np.full(vocab, spread), size=guesses + 1)
             q = rng.dirichlet(np.full(vocab, spread), size=guesses)
             words = [rng.choice(vocab, p=row) for row in q]
@@ -958,7 +959,7 @@ def _chain_cases(rng: np.random.Generator) -> list[Case]:
 
     def drawn(label, vocab, eos, longest, length, dtype=torch.float64) -> Case:
         """The first chain in which ends are rare and the likeliest sentence has so many words."""
-        while True:
+        for _ in attempts():
             weights = rng.dirichlet(np.full(vocab, 0.4), size=vocab + 1)
             weights[:, eos] *= rng.choice([0.0, 0.1, 1.0], size=vocab + 1, p=[0.5, 0.3, 0.2])
             weights[0, eos] = 0.0

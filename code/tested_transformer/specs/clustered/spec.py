@@ -10,7 +10,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -29,7 +29,7 @@ def _arguments(
             np.broadcast_to(~options.pop("query_mask")[:, None], made["clusters"].shape)
         ] = -1
     shapes = ((lengths[0], widths[0]), (lengths[1], widths[0]), (lengths[1], widths[1]))
-    while True:
+    for _ in attempts():
         for name, shape in zip(NAMES, shapes, strict=False):
             made[name] = rng.normal(size=(batch, heads, *shape))
         if _is_clear(**made, **options):

@@ -31,7 +31,7 @@ from ..checks import (
     transposed,
 )
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from ..surroundings import seeded
@@ -121,7 +121,7 @@ def _off_the_kink(case: Case, rng: np.random.Generator) -> Case:
     There the slope is 0 on one side and 1 on the other, and both are right.
     """
     bias, d_model = case.arguments["b_up"], case.arguments["x"].shape[-1]
-    while True:
+    for _ in attempts():
         a = case.wide_tensors()
         sums, sizes = a["x"] @ a["w_up"], a["x"].abs() @ a["w_up"].abs() + a["b_up"].abs()
         close = (sums + a["b_up"]).abs() <= case.rounding(d_model) / 2 * sizes

@@ -18,7 +18,7 @@ from ...models.language_model import LanguageModel, LanguageModelConfig
 from ...models.transformer import Transformer, TransformerConfig
 from ..checks import as_expected, stays, varied
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import EQUAL, GRADIENTS, SHAPE, UNTOUCHED, Case, Check, Run, Spec
 from ..surroundings import seeded
@@ -275,9 +275,9 @@ def _is_clear(case: Case) -> bool:
 def _clear_cases(rng: np.random.Generator) -> list[Case]:
     """Cases in which it is clear which words stay."""
     choices = [0.3, 0.9, 0.6, 1.0, 0.8, 0.95, 0.75]
-    drawn = _logits(rng, p=choices)
-    while not all(map(_is_clear, drawn)):
-        drawn = _logits(rng, p=choices)
+    for _ in attempts():
+        if all(map(_is_clear, drawn := _logits(rng, p=choices))):
+            break
     even = [
         Case("exactly p", {"logits": np.zeros((1, words)), "p": p})
         for words, p in ((4, 0.5), (2, 0.5), (8, 0.75), (4, 0.25))

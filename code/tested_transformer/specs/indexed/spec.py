@@ -11,7 +11,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec, finite
 from . import mutants
@@ -32,10 +32,9 @@ def clear(scores: np.ndarray, num_keys: int, allowed: np.ndarray) -> bool:
 
 def redrawn(make: Callable[[], dict[str, Any]], fits: Callable[..., bool]) -> dict[str, Any]:
     """What `make` draws, again and again until it fits."""
-    made = make()
-    while not fits(**made):
-        made = make()
-    return made
+    for _ in attempts():
+        if fits(**(made := make())):
+            return made
 
 
 # --- Attention over the selected keys -------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, transposed
 from ..compare import Problem, brief, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -21,7 +21,7 @@ GAP = 0.02  # between the largest number and the next one: rounding does not cha
 
 
 def _vectors(rng: np.random.Generator, batch, heads, length, width, rounds, half) -> dict[str, Any]:
-    while True:  # in one dimension, some rotations bring every vector near two buckets
+    for _ in attempts():  # in one dimension, some rotations bring every vector near two buckets
         rotations = rng.normal(size=(heads, width, rounds, half))
         vectors = rng.normal(size=(batch, heads, length, width))
         rotated = np.einsum("bhld,hdrk->bhrlk", vectors, rotations)

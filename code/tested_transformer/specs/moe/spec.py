@@ -10,7 +10,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -23,7 +23,7 @@ GAP = 1e-3  # between one preference and the next, far above rounding: near a ti
 def _routing(rng: np.random.Generator, shape: tuple[int, ...], **options: Any) -> dict[str, Any]:
     """Logits without near ties, among experts or groups, also without the bias."""
     middle, spread = options.pop("middle", 0.0), options.pop("spread", 1.5)
-    while True:
+    for _ in attempts():
         logits = middle + spread * rng.normal(size=shape)
         if not logits.size or _is_clear(logits, **options):
             return {"logits": logits} | options

@@ -11,7 +11,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, larger, transposed
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import AGAIN, EQUAL, GRADIENTS, Case, Check, Run, Spec
 from . import mutants
@@ -289,7 +289,7 @@ def _clear(queries, keys, **_: Any) -> bool:
 def _neighbor_arguments(rng: np.random.Generator, sizes: tuple, **options: Any) -> dict[str, Any]:
     """Sizes: Q, S, d, k; drawn until no two keys are at nearly the same distance."""
     count, stored, width, wanted = sizes
-    while True:
+    for _ in attempts():
         queries, keys = rng.normal(size=(count, width)), rng.normal(size=(stored, width))
         keys *= rng.uniform(0.3, 3.0, (stored, 1))  # norms that differ
         queries, keys = (

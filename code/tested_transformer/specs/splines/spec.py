@@ -10,7 +10,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype
 from ..compare import Problem, compare
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -24,7 +24,7 @@ def _knots(grid_size: int, degree: int, low=-1.0, high=1.0) -> np.ndarray:
 
 def _x(rng: np.random.Generator, shape: tuple[int, ...], knots: np.ndarray) -> np.ndarray:
     """Inside and outside of the grid, and not near a knot."""
-    while True:
+    for _ in attempts():
         x = rng.uniform(knots[0] - 0.5, knots[-1] + 0.5, size=shape)
         if not x.size or np.abs(x[..., None] - knots).min() > GAP:
             return x

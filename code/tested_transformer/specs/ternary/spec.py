@@ -10,7 +10,7 @@ import torch
 from ... import reference
 from ..checks import any_dtype, transposed
 from ..compare import Problem, compare, unchanged
-from ..draw import Draw
+from ..draw import Draw, attempts
 from ..mistakes import mistakes_in
 from ..spec import Case, Check, Run, Spec
 from . import mutants
@@ -23,7 +23,7 @@ def _arguments(
 ) -> dict[str, Any]:
     """Inputs and weights none of which is nearly halfway between two whole numbers."""
     outputs, inputs = sizes
-    while True:
+    for _ in attempts():
         weight = rng.normal(size=(outputs, inputs))
         x = rng.normal(size=(*batch, inputs))
         if not x.size:
