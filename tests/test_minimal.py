@@ -92,13 +92,13 @@ block: post-norm; 31 of 39 cases left out
 """,
     "FeedForward": """\
 feed_forward: ReLU, and no dropout inside; 14 of 29 cases left out
-    check: dropout sleeps in evaluation
+    check: no dropout in evaluation
     check: dropout acts in training
     check: dropout scales what it keeps
     mistake: ReLU, whatever was asked for
     mistake: GELU's tanh form for the exact one
     mistake: the exact GELU for its tanh form
-    mistake: dropout awake in evaluation
+    mistake: dropout active in evaluation
 """,
     "DecoderLayer": "",
     "Transformer": """\

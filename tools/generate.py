@@ -24,6 +24,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -99,7 +100,7 @@ def gallery(mistakes: dict[int, list[tuple]], files: dict[int, Path], promised: 
         "the package, and the tests prove that the check named with each rejects it. When your own function "
         "fails an exercise, it is compared with the mistakes of that exercise.",
     ]
-    lost = promised - {_anchor(mutant.name) for mutant in every}
+    lost = promised - {place for mutant in every for place in _places(mutant.name)}
     if lost:
         raise ValueError(f"the gallery promised places that are gone: {', '.join(sorted(lost))}")
     for chapter, pairs in mistakes.items():
@@ -110,9 +111,8 @@ def gallery(mistakes: dict[int, list[tuple]], files: dict[int, Path], promised: 
 
 
 def _listed(name: str, promised: set[str]) -> str:
-    place = _anchor(name)
-    old = f'<span id="{place}"></span>' if place in promised else ""
-    return f"- {old}[{_title(name)}](#{place})"
+    old = [f'<span id="{place}"></span>' for place in _places(name) if place in promised]
+    return f"- {''.join(old)}[{_title(name)}](#{_anchor(name)})"
 
 
 def _chapter_title(chapter: int, files: dict[int, Path]) -> str:
@@ -133,8 +133,9 @@ def mistakes_of(chapter: int, pairs: list[tuple], files: dict[int, Path]) -> str
 
 
 def _mutant(spec, mutant) -> str:
+    labels = "".join(f"({place})=\n" for place in reversed(_places(mutant.name)))
     blocks = [
-        f"({_anchor(mutant.name)})=\n## {_title(mutant.name)}",
+        f"{labels}## {_title(mutant.name)}",
         f"**Symptom.** {_sentence(mutant.symptom)}",
         f"**Cause.** {_sentence(mutant.cause)}",
         f"**Seen.** {_seen(mutant.seen)}",
@@ -184,6 +185,16 @@ def _source(candidate) -> str:
 
 def _anchor(name: str) -> str:
     return "pitfall-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _places(name: str) -> list[str]:
+    """The anchor of a mistake, and those of the names that it had before."""
+    return [_anchor(each) for each in (name, *_former_names().get(name, []))]
+
+
+@cache
+def _former_names() -> dict[str, list[str]]:
+    return yaml.safe_load((ROOT / "book" / "pitfall_names.yml").read_text(encoding="utf-8"))
 
 
 def _title(name: str) -> str:

@@ -8,7 +8,9 @@ from docutils import nodes
 from sphinx.errors import ExtensionError
 
 GALLERY = "book/generated/gallery_"  # how the names of its pages begin
-OTHER_NAMES = Path(__file__).resolve().parents[1] / "pitfall_boxes.yml"
+BOOK = Path(__file__).resolve().parents[1]
+OTHER_NAMES = BOOK / "pitfall_boxes.yml"
+FORMER_NAMES = BOOK / "pitfall_names.yml"
 
 
 def anchor(name: str) -> str:
@@ -32,12 +34,14 @@ def name_boxes(app, doctree):
     docname = app.env.docname
     if not docname.startswith("chapters/"):
         return
-    other, noted = yaml.safe_load(OTHER_NAMES.read_text(encoding="utf-8")), {}
+    other = yaml.safe_load(OTHER_NAMES.read_text(encoding="utf-8"))
+    former = yaml.safe_load(FORMER_NAMES.read_text(encoding="utf-8"))
+    noted = {}
     for box, name in boxes(doctree):
         place = anchor(name)
         if place in noted:
             raise ExtensionError(f"{docname} has two boxes of the mistake {name!r}")
-        box["ids"].insert(0, place)
+        box["ids"][:0] = [place, *map(anchor, former.get(name, []))]
         noted[place] = [anchor(mistake) for mistake in other.get(name, [name])]
     _noted(app.env)[docname] = noted
 

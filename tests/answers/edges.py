@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from tested_transformer.data import BOS, EOS, PAD
 from tested_transformer.specs.block.mutants import Wiring
-from tested_transformer.specs.feed_forward.mutants import BENDS
+from tested_transformer.specs.feed_forward.mutants import ACTIVATIONS
 from tested_transformer.specs.norms.mutants import plain_layer_norm
 from tested_transformer.specs.training.spec import plain_evaluation, plain_step
 
@@ -118,7 +118,7 @@ def first_dropped(x, w, gain, norm_placement, *, alpha=1.0, dropout=0.0):
 @wrong("feed_forward", "dropout of the answer in place of the hidden features")
 class AnswerDropped(OwnFF):
     def forward(self, x):
-        return self.drop(self.down_proj(self.bend(self.up_proj(x))))
+        return self.drop(self.down_proj(self.activate(self.up_proj(x))))
 
 
 @wrong("feed_forward", "what dropout keeps is not scaled")
@@ -158,7 +158,7 @@ class WithBiases(nn.Module):
 
 @wrong("feed_forward", "NaN counts as silent")
 def nan_silent(x, w_up, b_up, w_down, b_down, activation="relu"):
-    hidden = BENDS[activation](x @ w_up + b_up)
+    hidden = ACTIVATIONS[activation](x @ w_up + b_up)
     return hidden.masked_fill(hidden.isnan(), 0.0) @ w_down + b_down
 
 

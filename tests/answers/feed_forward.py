@@ -11,7 +11,7 @@ from tested_transformer.specs.feed_forward.mutants import SwigluFormula
 
 from . import right, wrong
 
-BENDS = {
+ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
@@ -27,18 +27,18 @@ for spec in ("feed_forward", "swiglu"):
 
 @right("feed_forward", "torch's functions")
 def of_linear(x, w_up, b_up, w_down, b_down, activation="relu"):
-    wide = BENDS[activation](functional.linear(x, w_up.mT, b_up))
+    wide = ACTIVATIONS[activation](functional.linear(x, w_up.mT, b_up))
     return functional.linear(wide, w_down.mT, b_down)
 
 
 @right("feed_forward", "einsum, and any option")
 def by_einsum(x, w_up, b_up, w_down, b_down, **options):
     wide = torch.einsum("...d,df->...f", x, w_up) + b_up
-    wide = BENDS[options.get("activation", "relu")](wide)
+    wide = ACTIVATIONS[options.get("activation", "relu")](wide)
     return torch.einsum("...f,fd->...d", wide, w_down) + b_down
 
 
-@right("feed_forward", "bends by hand, a sum over units")
+@right("feed_forward", "activations by hand, a sum over units")
 def by_units(x, w_up, b_up, w_down, b_down, activation="relu"):
     wide = x @ w_up + b_up
     if activation == "relu":
@@ -76,10 +76,10 @@ class Sequential(nn.Module):
     def __init__(self, d_model, d_ff, activation="relu", dropout=0.0):
         super().__init__()
         self.up_proj, self.down_proj = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-        self.bend, self.dropout = BENDS[activation], nn.Dropout(dropout)
+        self.activate, self.dropout = ACTIVATIONS[activation], nn.Dropout(dropout)
 
     def forward(self, x):
-        return self.down_proj(self.dropout(self.bend(self.up_proj(x))))
+        return self.down_proj(self.dropout(self.activate(self.up_proj(x))))
 
 
 for spec in ("swiglu", "ch08.swiglu"):
@@ -96,7 +96,7 @@ for spec in ("swiglu", "ch08.swiglu"):
         )
         return torch.einsum("...f,...f,fd->...d", gate * gate.sigmoid(), value, w_down)
 
-    @right(spec, "both maps in one product")
+    @right(spec, "both layers in one product")
     def gated_in_one(x, w_gate, w_up, w_down, **options):
         gate, value = (x @ torch.cat([w_gate, w_up], 1)).chunk(2, -1)
         return functional.linear(value * gate * gate.sigmoid(), w_down.mT)
@@ -129,31 +129,33 @@ def naive_silu(x):
     return x * x.exp() / (1 + x.exp())
 
 
-def bending(what, **bends):
+def with_activation(what, **others):
     """A network with some other activations."""
 
     @wrong("feed_forward", what)
     def network(x, w_up, b_up, w_down, b_down, activation="relu"):
-        bend = (BENDS | bends)[activation]
-        return bend(x @ w_up + b_up) @ w_down + b_down
+        activate = (ACTIVATIONS | others)[activation]
+        return activate(x @ w_up + b_up) @ w_down + b_down
 
 
-bending("ReLU with a straight-through gradient", relu=Straight.apply)
-bending("GELU by a tanh that overflows", gelu_tanh=naive_gelu_tanh)
-bending("SiLU that overflows", silu=naive_silu)
-bending("a leaky ReLU", relu=partial(functional.leaky_relu, negative_slope=1e-3))
-bending("ReLU6", relu=functional.relu6)
-bending("ELU", relu=functional.elu)
-bending("SiLU is GELU", silu=functional.gelu)
-bending("GELU by 1.702 x", gelu=lambda x: x * torch.sigmoid(1.702 * x))
-bending("GELU rounded to four decimals", gelu=lambda x: functional.gelu(x).round(decimals=4))
-bending("the sigmoid of SiLU is detached", silu=lambda x: x * x.sigmoid().detach())
-bending("GELU in float32", gelu=lambda x: functional.gelu(x.float()).to(x.dtype))
-bending(
+with_activation("ReLU with a straight-through gradient", relu=Straight.apply)
+with_activation("GELU by a tanh that overflows", gelu_tanh=naive_gelu_tanh)
+with_activation("SiLU that overflows", silu=naive_silu)
+with_activation("a leaky ReLU", relu=partial(functional.leaky_relu, negative_slope=1e-3))
+with_activation("ReLU6", relu=functional.relu6)
+with_activation("ELU", relu=functional.elu)
+with_activation("SiLU is GELU", silu=functional.gelu)
+with_activation("GELU by 1.702 x", gelu=lambda x: x * torch.sigmoid(1.702 * x))
+with_activation(
+    "GELU rounded to four decimals", gelu=lambda x: functional.gelu(x).round(decimals=4)
+)
+with_activation("the sigmoid of SiLU is detached", silu=lambda x: x * x.sigmoid().detach())
+with_activation("GELU in float32", gelu=lambda x: functional.gelu(x.float()).to(x.dtype))
+with_activation(
     "the activation is detached in float32",
     relu=lambda x: x.relu().detach() if x.dtype == torch.float32 else x.relu(),
 )
-bending("the activation is in place", relu=lambda x: x.relu_().clamp(max=10.0))
+with_activation("the activation is in place", relu=lambda x: x.relu_().clamp(max=10.0))
 
 
 @wrong("feed_forward", "x is detached")
@@ -166,7 +168,7 @@ def bias_detached(x, w_up, b_up, w_down, b_down, activation="relu"):
     return of_linear(x, w_up, b_up.detach(), w_down, b_down, activation)
 
 
-@wrong("feed_forward", "half precision is bent twice")
+@wrong("feed_forward", "half precision goes through ReLU twice")
 def half_twice(x, w_up, b_up, w_down, b_down, activation="relu"):
     answer = of_linear(x, w_up, b_up, w_down, b_down, activation)
     return answer.relu() if x.dtype in (torch.bfloat16, torch.float16) else answer
@@ -201,14 +203,14 @@ class Own(nn.Module):
         self.up_proj, self.down_proj = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
         self.activation, self.p = activation, dropout
 
-    def bend(self, x):
-        return BENDS[self.activation](x)
+    def activate(self, x):
+        return ACTIVATIONS[self.activation](x)
 
     def drop(self, x):
         return functional.dropout(x, self.p, self.training)
 
     def forward(self, x):
-        return self.down_proj(self.drop(self.bend(self.up_proj(x))))
+        return self.down_proj(self.drop(self.activate(self.up_proj(x))))
 
 
 @wrong("feed_forward", "dropout is read and not used")

@@ -49,7 +49,7 @@ def network(layer=FeedForward, d_model=6, d_ff=10, seed=0, **options):
 
 
 DROPOUT = (
-    "dropout sleeps in evaluation",
+    "no dropout in evaluation",
     "dropout acts in training",
     "dropout scales what it keeps",
 )

@@ -161,6 +161,15 @@ def test_every_box_tells_of_a_mistake_in_the_gallery():
     ]  # fmt: skip
 
 
+def test_a_former_name_is_that_of_one_mistake_and_of_none_today():
+    former = yaml.safe_load(pitfall_links.FORMER_NAMES.read_text(encoding="utf-8"))
+    names = {mutant.name for spec in SPECS.values() for mutant in spec.mutants}
+    old = [each for given in former.values() for each in given]
+    assert set(former) <= names
+    assert not {*old} & names
+    assert len(old) == len({*old})
+
+
 def test_the_anchor_of_a_mistake_is_the_gallerys():
     for spec in SPECS.values():
         for mutant in spec.mutants:

@@ -304,6 +304,16 @@ def test_gallery_keeps_the_places_that_it_promised():
         gallery_pages(spec(mutant()), promised=["pitfall-d", "pitfall-c"])
 
 
+def test_gallery_keeps_the_places_of_a_name_that_changed(monkeypatch):
+    monkeypatch.setattr(generate, "_former_names", lambda: {"rows that sum to 2": ["twice"]})
+    first, page = gallery_pages(spec(mutant()), promised=["pitfall-twice"])
+    assert (
+        '- <span id="pitfall-twice"></span>[Rows that sum to 2](#pitfall-rows-that-sum-to-2)'
+        in first
+    )
+    assert "(pitfall-twice)=\n(pitfall-rows-that-sum-to-2)=\n## Rows that sum to 2" in page
+
+
 def test_gallery_refuses_two_mistakes_of_one_name():
     with pytest.raises(ValueError, match="rows that sum to 2"):
         gallery_pages(spec(mutant(), mutant()))

@@ -20,7 +20,7 @@ from ..specs.spec import SHAPE, Case, Check, Run, Spec
 # --- The network ----------------------------------------------------------------------------------
 
 
-_OF_ALL_BENDS = {
+_OF_ALL_ACTIVATIONS = {
     "ReLU, whatever was asked for",
     "GELU's tanh form for the exact one",
     "the exact GELU for its tanh form",
@@ -36,7 +36,7 @@ FUNCTION = FEED_FORWARD.narrowed(
         for mutant in FEED_FORWARD.mutants
         if mutant.candidate is not None
         and not isinstance(mutant.candidate, type)
-        and mutant.name not in _OF_ALL_BENDS
+        and mutant.name not in _OF_ALL_ACTIVATIONS
     ],
     points=1,
 )

@@ -8,7 +8,7 @@ from torch.nn import functional
 from ...layers.feed_forward import gelu, gelu_tanh, relu, silu
 from ..mistakes import Formula, Mutant, mistake
 
-BENDS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
 
 
 class FeedForwardFormula(Formula):
@@ -16,63 +16,63 @@ class FeedForwardFormula(Formula):
 
     def __call__(self, x, w_up, b_up, w_down, b_down, activation="relu"):
         """activation(x w_up + b_up) w_down + b_down."""
-        wide = self.bend(self.up_proj(self.enter(x, activation), w_up, b_up), activation)
+        wide = self.activate(self.up_proj(self.enter(x, activation), w_up, b_up), activation)
         return self.leave(wide @ w_down + b_down, activation)
 
     def enter(self, x, activation):
-        """Nothing happens before the first map."""
+        """Nothing happens before the first layer."""
         return x
 
     def up_proj(self, x, w_up, b_up):
-        """The first map, the same for each token."""
+        """The first layer, the same for each token."""
         return x @ w_up + b_up
 
-    def bend(self, wide, activation):
+    def activate(self, wide, activation):
         """The one place that is not linear."""
-        return BENDS[activation](wide)
+        return ACTIVATIONS[activation](wide)
 
     def leave(self, down_proj, activation):
-        """Nothing happens after the second map."""
+        """Nothing happens after the second layer."""
         return down_proj
 
 
 @mistake(
-    "the bend forgotten",
-    rejected_by="bent between the maps",
+    "the activation forgotten",
+    rejected_by="an activation between the layers",
     symptom="Trains, and learns what one matrix of D x D can, with the weights of eight.",
-    cause="Without an activation the product of two linear maps is one linear map.",
+    cause="Without an activation the product of two linear layers is one linear layer.",
     of="feed_forward",
 )
-class NoBend(FeedForwardFormula):
-    def bend(self, wide, activation):
+class NoActivation(FeedForwardFormula):
+    def activate(self, wide, activation):
         return wide
 
 
 @mistake(
-    "the input bent instead",
+    "the activation before the first layer",
     rejected_by="equals the reference",
     symptom="Half of what each token says is cut away before any weight has seen it.",
-    cause="The activation stands before the first map; it belongs between the two.",
+    cause="The activation stands before the first layer; it belongs between the two.",
     of="feed_forward",
 )
-class BendOnTheInput(FeedForwardFormula):
+class ActivationFirst(FeedForwardFormula):
     def enter(self, x, activation):
-        return BENDS[activation](x)
+        return ACTIVATIONS[activation](x)
 
-    def bend(self, wide, activation):
+    def activate(self, wide, activation):
         return wide
 
 
 @mistake(
-    "bent after the second map too",
-    rejected_by="the last word is linear",
+    "an activation after the second layer too",
+    rejected_by="no activation after the second layer",
     symptom="With ReLU the answer is never negative: the stream can only be pushed upward.",
     cause="A loop over layers puts an activation behind each, the last included.",
     of="feed_forward",
 )
-class BendsTwice(FeedForwardFormula):
+class ActivationAfterToo(FeedForwardFormula):
     def leave(self, down_proj, activation):
-        return BENDS[activation](down_proj)
+        return ACTIVATIONS[activation](down_proj)
 
 
 @mistake(
@@ -83,7 +83,7 @@ class BendsTwice(FeedForwardFormula):
     of="feed_forward",
 )
 class AlwaysReLU(FeedForwardFormula):
-    def bend(self, wide, activation):
+    def activate(self, wide, activation):
         return relu(wide)
 
 
@@ -95,8 +95,8 @@ class AlwaysReLU(FeedForwardFormula):
     of="feed_forward",
 )
 class TanhForExact(FeedForwardFormula):
-    def bend(self, wide, activation):
-        return BENDS["gelu_tanh" if activation == "gelu" else activation](wide)
+    def activate(self, wide, activation):
+        return ACTIVATIONS["gelu_tanh" if activation == "gelu" else activation](wide)
 
 
 @mistake(
@@ -109,14 +109,14 @@ class TanhForExact(FeedForwardFormula):
     of="feed_forward",
 )
 class ExactForTanh(FeedForwardFormula):
-    def bend(self, wide, activation):
-        return BENDS["gelu" if activation == "gelu_tanh" else activation](wide)
+    def activate(self, wide, activation):
+        return ACTIVATIONS["gelu" if activation == "gelu_tanh" else activation](wide)
 
 
 @mistake(
     "the first bias forgotten",
     rejected_by="equals the reference",
-    symptom="All bends stand at 0, so f(-x) + f(x) is |x| times something: a smaller family.",
+    symptom="All kinks are at 0, so f(-x) + f(x) is |x| times something: a smaller family.",
     cause="x W_1 goes into the activation without b_1.",
     of="feed_forward",
 )
@@ -188,8 +188,8 @@ class SecondConvTheWrongWay(nn.Module):
 
 
 @mistake(
-    "dropout awake in evaluation",
-    rejected_by="dropout sleeps in evaluation",
+    "dropout active in evaluation",
+    rejected_by="no dropout in evaluation",
     symptom="The same sentence gives another answer at each call, and worse scores than training.",
     cause="functional.dropout has training=True as its default; pass self.training.",
     of="feed_forward",
@@ -225,13 +225,13 @@ class SwigluFormula(Formula):
         return self.join(x @ w_gate, x @ w_up) @ w_down
 
     def join(self, gate, value):
-        """The gate is bent, the value is not."""
+        """The gate goes through SiLU, the value does not."""
         return silu(gate) * value
 
 
 @mistake(
     "gate and value swapped",
-    rejected_by="the value passes unbent",
+    rejected_by="linear in the value",
     symptom="Trains as well as the right one; with weights from elsewhere it writes nonsense.",
     cause="silu belongs to the gate. Llama calls the three gate_proj, up_proj and down_proj.",
     of="swiglu",
@@ -255,7 +255,7 @@ class SigmoidGate(SwigluFormula):
 
 @mistake(
     "the gate added",
-    rejected_by="the value passes unbent",
+    rejected_by="linear in the value",
     symptom="No gate: the two halves do not meet, and the network is as wide as one of them.",
     cause="+ in place of x.",
     of="swiglu",
@@ -266,24 +266,24 @@ class GateAdded(SwigluFormula):
 
 
 @mistake(
-    "the gate left unbent",
+    "the gate without its activation",
     rejected_by="the activation that is asked for",
     symptom="f(-x) = f(x): the network cannot tell a token from its opposite.",
     cause="gate x value without SiLU, a bilinear layer.",
     of="swiglu",
 )
-class GateUnbent(SwigluFormula):
+class BilinearGate(SwigluFormula):
     def join(self, gate, value):
         return gate * value
 
 
 @mistake(
-    "the product bent",
-    rejected_by="the value passes unbent",
+    "the activation after the product",
+    rejected_by="linear in the value",
     symptom="A large negative product is cut away, whatever the gate says.",
-    cause="silu(gate x value): the bend comes after the product, not before.",
+    cause="silu(gate x value): the activation comes after the product, not before.",
     of="swiglu",
 )
-class BentProduct(SwigluFormula):
+class ActivatedProduct(SwigluFormula):
     def join(self, gate, value):
         return silu(gate * value)

@@ -138,7 +138,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
 
     def case(label, shape, d_ff, dtype=torch.float64, spread=1.0, **options) -> Case:
         arguments = _arguments(rng, shape, d_ff, NAMES, spread)
-        arguments["b_up"] = rng.normal(size=d_ff)  # bends far from 0
+        arguments["b_up"] = rng.normal(size=d_ff)  # kinks far from 0
         return _off_the_kink(Case(label, arguments | options, dtype), rng)
 
     return [
@@ -203,12 +203,12 @@ def _order(run: Run, case: Case) -> Problem | None:
     return unchanged(before, after, 2 * run.expected(case)[1], "the tokens are reversed")
 
 
-def _asleep(run: Run, case: Case) -> Problem | None:
+def _off(run: Run, case: Case) -> Problem | None:
     without = run.value(case, dropout=0.0)
     return unchanged(without, run.value(case), 2 * run.expected(case)[1], "dropout is set")
 
 
-def _awake(run: Run, case: Case) -> Problem | None:
+def _on(run: Run, case: Case) -> Problem | None:
     """In training, with everything dropped, no token can count."""
     training = Run(_trained(run), run.candidate)
     one, other = (
@@ -231,8 +231,8 @@ def _by_a_hair(run: Run, case: Case) -> Problem | None:
     return scaled_by_dropout(run, case, hair, _trained(run), hidden_scaled)
 
 
-def _bent(run: Run, case: Case) -> Problem | None:
-    """f(x) + f(-x) - 2 f(0) is 0 for every network without a bend; far out, every unit bends."""
+def _activated(run: Run, case: Case) -> Problem | None:
+    """f(x) + f(-x) - 2 f(0) is 0 for every network without an activation; far out, every unit passes its kink."""
     x = 100 * case.arguments["x"]
     values = [run.value(case, x=factor * x) for factor in (1.0, -1.0, 0.0)]
     gap = largest(values[0] + values[1] - 2 * values[2])
@@ -311,29 +311,29 @@ NAN_STAYS = nan_stays(lambda case: case.label in _PLAIN)
 
 CHECKS = (
     Check(
-        "dropout sleeps in evaluation",
+        "no dropout in evaluation",
         "A module in evaluation drops nothing: give functional.dropout training=self.training.",
-        _asleep,
+        _off,
         needs=("dropout",),
     ),
     ALONE,
     ORDER,
     Check(
-        "the last word is linear",
-        "Nothing may follow the second map: what b_down adds is added to the answer.",
+        "no activation after the second layer",
+        "Nothing may follow the second layer: what b_down adds is added to the answer.",
         _last_word,
         when=_exact,
     ),
     Check(
-        "bent between the maps",
-        "Without an activation in between, two linear maps are one linear map.",
-        _bent,
+        "an activation between the layers",
+        "Without an activation in between, two linear layers are one linear layer.",
+        _activated,
         when=_exact,
     ),
     Check(
         "dropout acts in training",
         "In training hidden features are dropped, with the probability that is given.",
-        _awake,
+        _on,
         needs=("dropout",),
     ),
     Check(
@@ -423,7 +423,7 @@ def _swiglu_drawn(draw: Draw) -> Case:
     return Case("drawn", arguments, draw.one_of(*DTYPES))
 
 
-def _unbent(run: Run, case: Case) -> Problem | None:
+def _linear_in_value(run: Run, case: Case) -> Problem | None:
     """Twice the value, twice the answer."""
     doubled = run.value(case, w_up=2 * case.arguments["w_up"])
     far = 2 * run.expected(case)[1]
@@ -448,9 +448,9 @@ SWIGLU = Spec(
     checks=(
         ALONE,
         Check(
-            "the value passes unbent",
+            "linear in the value",
             "The answer is linear in w_up: only the gate goes through SiLU.",
-            _unbent,
+            _linear_in_value,
             when=_exact,
         ),
         Check(
