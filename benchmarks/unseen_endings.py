@@ -14,8 +14,11 @@ import torch
 from record import measure_missing
 
 from tested_transformer.analysis.translation import find_mistakes
-from tested_transformer.data import Split, number_pair
-from tested_transformer.experiments.ch10_number_models import FIRST_SIZES, number_trainer
+from tested_transformer.experiments.ch10_number_models import (
+    FIRST_SIZES,
+    number_trainer,
+    numbers_without,
+)
 from tested_transformer.training.trainer import Recipe
 
 NAME = "unseen_endings"
@@ -40,11 +43,7 @@ def hidden_endings(seed: int) -> set[int]:
 def row(seed: int) -> dict:
     """Train one model without the hidden endings, and count."""
     hidden = hidden_endings(seed)
-    pairs = {number: number_pair([number]) for number in range(1, 1000)}
-    split = Split(
-        [pair for number, pair in pairs.items() if number % 100 not in hidden],
-        [pair for number, pair in pairs.items() if number % 100 in hidden],
-    )
+    split = numbers_without({number for number in range(1, 1000) if number % 100 in hidden})
     trainer = number_trainer(Recipe(seed=seed), split=split, **FIRST_SIZES)
     trainer.run(progress=False)
     wrong = find_mistakes(trainer.model, split.test, trainer.source, trainer.target)

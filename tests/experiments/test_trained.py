@@ -15,6 +15,7 @@ from tested_transformer.experiments.ch10_number_models import (
     first_numbers,
     load_number_model,
     number_trainer,
+    numbers_without,
 )
 from tested_transformer.training.trainer import Recipe
 
@@ -46,6 +47,14 @@ def test_what_the_book_learns_from():
     assert sum(count[number_pair([1000 * n])] for n in range(1, 1000)) > 500
     assert sum(count[number_pair([n])] for n in range(1000, 10_000)) > 500
     assert book_numbers() == book
+
+
+def test_hidden_numbers_are_for_testing_alone():
+    split = numbers_without({999, 24})
+    assert split.test == [number_pair([24]), number_pair([999])]
+    assert split.train == [number_pair([n]) for n in range(1, 999) if n != 24]
+    with pytest.raises(ValueError, match="hidden: expected numbers from 1 to 999, got 1000"):
+        numbers_without({"a", 5, 1000})
 
 
 @long_lists

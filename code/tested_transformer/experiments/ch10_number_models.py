@@ -11,6 +11,7 @@ import torch
 
 from ..bounds import AtLeast, AtMost, Seed
 from ..data import Pair, Split, Vocabulary, number_pair, single_numbers
+from ..errors import argument_error
 from ..models.transformer import Transformer, TransformerConfig
 from ..shapes import checked
 from ..training.checkpoint import load_trained
@@ -23,6 +24,7 @@ __all__ = [
     "load_first_model",
     "load_number_model",
     "number_trainer",
+    "numbers_without",
 ]
 
 SHIPPED = Path(__file__).parents[1] / "data" / "trained" / "number_words"
@@ -108,7 +110,18 @@ def first_numbers(*, unseen: Unseen = 300, seed: Seed = 0) -> Split:
     Raises: TypeError or ValueError for a number of unseen ones that cannot be.
     Source: the page "The first ten minutes".
     """
-    hidden = set(random.Random(seed).sample(range(21, 1000), unseen))
+    return numbers_without({*random.Random(seed).sample(range(21, 1000), unseen)})
+
+
+@checked
+def numbers_without(hidden: set[int]) -> Split:
+    """The numbers from 1 to 999: the hidden ones are for testing, all others for training.
+
+    Raises: TypeError for what is no set of integers; ValueError for a number that is not one of them.
+    Source: the page "The first ten minutes".
+    """
+    if strange := hidden - {*range(1, 1000)}:
+        raise argument_error(ValueError, "hidden", min(strange, key=str), "numbers from 1 to 999")
     pairs = {number: number_pair([number]) for number in range(1, 1000)}
     return Split(
         [pair for number, pair in pairs.items() if number not in hidden],
