@@ -825,6 +825,8 @@ def by_hint(hint: Any) -> Any:
         return {"a": by_hint(inner[1])} if inner else {}
     if origin in (list, Sequence, Iterable):
         return [by_hint(inner[0])] * 2 if inner[0] is not str else ["one", "two"]
+    if origin is set:
+        return {by_hint(inner[0])}
     if origin is Callable or hint is Callable:
         return lambda *values: values[0]
     if origin is tuple:
