@@ -1,4 +1,4 @@
-"""FlashAttention in one small Triton kernel: forward, full or causal. Chapter 15 reads it line by line.
+"""FlashAttention in one small Triton kernel: forward, full or causal. A deeper page of chapter 15 reads it.
 
 It imports Triton, so nothing imports it but who wants the kernel.
 """
