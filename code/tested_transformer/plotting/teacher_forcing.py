@@ -1,4 +1,4 @@
-"""Teacher forcing as a drawing: what the decoder reads, and what it should say, one place apart."""
+"""Teacher forcing as a drawing: what the decoder reads, and what it has to predict, one position apart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def teacher_forcing(
 ) -> Picture:
     """Draw a sentence pair as the decoder meets it in training.
 
-    Above stands what it should say at each position, below what it reads there. A dashed line leads
+    Above stands what it has to predict at each position, below what it reads there. A dashed line leads
     from each right word to the next place, where it is read, whatever the model would have said.
 
     Raises: TypeError for what are no words; ValueError for none.
@@ -63,7 +63,7 @@ def teacher_forcing(
             word(axes, x, READS, read, INK)
             word(axes, x, SAYS, say, OUTPUT)
         encoder(axes, given, width)
-        for y, label in ((SAYS, "should say"), (READS, "reads")):
+        for y, label in ((SAYS, "predicts"), (READS, "reads")):
             place = {"textcoords": "offset points", "ha": "right", "va": "center"}
             axes.annotate(label, (0, y), (-4, 0), size=SMALL, style="italic", color=SOFT, **place)
     data = {"source": given, "reads": reads, "says": says}
