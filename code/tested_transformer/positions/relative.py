@@ -74,7 +74,7 @@ def relative_attention(
     Shapes: query (*batch, L, d), key (*batch, S, d), value (*batch, S, dv), tables (2K + 1, d) and
         (2K + 1, dv) -> (*batch, L, dv) [, weights (*batch, L, S)].
     Raises: TypeError or ValueError that name the argument.
-    Source: Shaw et al. 2018, equations 3 to 5, and the split of section 3.3.
+    Source: Shaw et al. 2018, equations 3 to 5; their section 3.3 keeps a tensor of L x S vectors.
     """
     if len(key_table) % 2 == 0:
         wanted = "2K + 1 rows, an odd number"
