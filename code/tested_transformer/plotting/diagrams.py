@@ -215,6 +215,7 @@ def masks_by_use(
     asked = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
     if list(masks) != list(asked):
         raise argument_error(ValueError, "masks", ", ".join(masks), ", ".join(asked))
+    sizes = {"encoder": "S S", "decoder": "L L", "cross": "L S"}
     parts, told, y = [], [], 0.0
     for (name, mask), (queries, keys) in zip(masks.items(), asked.values(), strict=True):
         size = (len(queries), len(keys))
@@ -227,7 +228,7 @@ def masks_by_use(
         allowed = mask.expand(1, 1, *size)[0, 0]
         parts += [note(4, y + 16, name, kind="strong"), *above(at, keys), *beside(at, queries)]
         parts += at.draw(strengths=(0.5 * allowed).tolist())
-        parts.append(note(84, y + 16, shape("L S", size)))
+        parts.append(note(84, y + 16, shape(sizes[name], size)))
         told.append(f"{name}: {_who_sees_whom(allowed, queries, keys)}")
         y = at.bottom + 16
     lead = "Three tables, a row for each word that asks, a column for each that answers. "
