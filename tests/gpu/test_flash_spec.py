@@ -178,3 +178,23 @@ def test_the_small_kernel(dtype, causal, device):
         gradient = torch.zeros_like(inputs[0])
         truth, allowed = bounds(inputs, gradient, {"causal": causal})
         assert float((got.double() - truth[0]).abs().max()) <= allowed[0]
+
+
+def test_the_small_kernel_refuses_what_it_would_read_wrongly(device):
+    from tested_transformer.functional.backends.flash_small import small_flash
+
+    query, key, value = (torch.randn(1, 4, 8, 16, device=device) for _ in range(3))
+    heads = torch.randn(1, 8, 4, 16, device=device).transpose(1, 2)  # a view, as a layer makes it
+    for number in range(3):
+        mixed = [query, key, value]
+        mixed[number] = heads
+        with pytest.raises(ValueError, match="contiguous"):
+            small_flash(*mixed, tile=16)
+    for wrong in (
+        (query, key[:, :2].contiguous(), value[:, :2].contiguous()),  # fewer KV heads
+        (query, key, torch.randn(1, 4, 8, 32, device=device)),  # wider values
+        (query, key, value[:, :, :7].contiguous()),  # fewer values than keys
+        (query, key[..., :8].contiguous(), value[..., :8].contiguous()),
+    ):
+        with pytest.raises(ValueError, match="the same heads"):
+            small_flash(*wrong, tile=16)

@@ -60,9 +60,14 @@ def small_flash(
 
     Shapes: query (B, H, L, d), key and value (B, H, S, d), contiguous, d a power of two from 16 on
         -> (B, H, L, d).
+    Raises: ValueError for tensors that are not contiguous, and for other shapes of key or value.
     Source: Dao et al. 2022, algorithm 1; Dao 2023, section 3.1.
     """
     (batch, heads, length, size), keys = query.shape, key.shape[2]
+    if not key.shape == value.shape == (batch, heads, keys, size):
+        raise ValueError("query, key and value need the same heads and the same head dimension")
+    if not all(tensor.is_contiguous() for tensor in (query, key, value)):
+        raise ValueError("the kernel knows no strides: make its inputs contiguous")
     output = torch.empty_like(query)
     small_kernel[triton.cdiv(length, tile), batch * heads](
         query, key, value, output, length, keys, size**-0.5,

@@ -104,7 +104,7 @@ class MaximumOfTheTile(Online):
     rejected_by="no row is lost",
     symptom="A row whose scores all lie far below the start comes out as zeros, without a word.",
     cause="-100 or -50000 stands for -inf: every exponential against it underflows to 0.",
-    seen="flashinfer issue 4267 (-50000, where a model's scores reached -245000)",
+    seen="flashinfer issue 4267 (-50000 as the start and as the mask)",
     of="online_softmax",
 )
 class FiniteStart(Online):
@@ -267,7 +267,7 @@ class Tiled(Formula):
     rejected_by="the tile size changes nothing",
     symptom="Right for lengths that the tile divides, else every row leans towards zero.",
     cause="Keys past the end are loaded as zeros: score 0, not -inf.",
-    seen="66RING/tiny-flash-attention issue 12",
+    seen="tracel-ai/cubecl pull request 920 (the mask that was missing)",
     of="tiled_attention",
 )
 class TailsUnmasked(Tiled):
