@@ -228,7 +228,7 @@ def one_more(logits, p):
     return logits.masked_fill(removed.scatter(1, words, removed), MINUS)
 
 
-@not_top_p("p = 1 rules words out", spec=("top-p",))
+@not_top_p("p = 1 rules words out")
 def rounded_sums(logits, p):
     ordered, words = logits.sort(dim=-1, descending=True)
     chances = ordered.float().softmax(-1)

@@ -320,8 +320,8 @@ def test_every_kind_of_box_looks_like_itself(browser, address, scheme):
         "pitfall": ".admonition.pitfall",
         "predict": ".admonition.predict",
         "abstract": ".admonition.zh",
-        "hint": "#exercises details.sd-dropdown",
-        "answer": "#interview-questions details.sd-dropdown",
+        "hint": "section[id^='exercise-'] details.sd-dropdown",
+        "answer": "section:not([id^='exercise-']) > details.sd-dropdown",
         "code": ".cell_input",
     }
     looks = {

@@ -103,9 +103,11 @@ class Copier(nn.Module):
     `heads` is a function as `right_heads`. In float64, so that training ends alike on every machine.
     """
 
-    def __init__(self, heads: Callable, *, num_heads: int = 4, width: int = 32) -> None:
+    def __init__(
+        self, heads: Callable, *, num_heads: int = 4, width: int = 32, seed: int = 0
+    ) -> None:
         super().__init__()
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int, std: float = 1.0) -> nn.Parameter:
             return nn.Parameter(std * torch.from_numpy(rng.normal(size=(rows, columns))))

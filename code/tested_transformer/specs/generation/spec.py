@@ -242,6 +242,14 @@ def _enough(run: Run, case: Case) -> Problem | None:
     return None
 
 
+def _every_word(run: Run, case: Case) -> Problem | None:
+    can_be_said = np.isfinite(case.arguments["logits"]).sum(-1)
+    for row, (words, kept) in enumerate(zip(can_be_said, run.value(case), strict=True)):
+        if np.isfinite(kept).sum() != words:
+            return Problem(f"row {row}: all {words} words", f"{np.isfinite(kept).sum()}")
+    return None
+
+
 def _smallest(run: Run, case: Case) -> Problem | None:
     logits, p = case.arguments["logits"], case.arguments["p"]
     for row, kept in enumerate(_kept_probability(run, case)):
@@ -291,6 +299,8 @@ def _clear_cases(rng: np.random.Generator) -> list[Case]:
         *(Case("half precision", {"logits": np.array([[4.0, 2.0, 0.0, -2.0]]), "p": 0.93}, dtype)
           for dtype in (torch.bfloat16, torch.float16)),
         Case("large scores", {"logits": 1000 + rng.normal(size=(2, 5)), "p": 1.0}, torch.float32),
+        Case("p = 1 beside a nearly certain word", {"logits": np.array([[20.0, 0.0, -1.0, -2.0]]), "p": 1.0},
+             torch.float32),
         Case("all words of many", {"logits": 5 * rng.normal(size=(1, 2000)), "p": 1.0}),
         Case("all words of many", {"logits": 2 * rng.normal(size=(1, 3000)), "p": 1.0}, torch.float32),
     ]  # fmt: skip
@@ -323,6 +333,12 @@ TOP_P = Spec(
             "together at least p",
             "The words that stay have at least p: the one that crosses p belongs to them.",
             _enough,
+        ),
+        Check(
+            "p = 1 keeps every word",
+            "A rounded sum can reach 1 before the last word: with p = 1 return the scores as they are.",
+            _every_word,
+            when=lambda case: case.arguments["p"] == 1,
         ),
         Check(
             "no smaller set is enough",

@@ -342,7 +342,7 @@ def _padding(run: Run, case: Case) -> Problem | None:
     before, after = run.value(case), run.value(case, **{name: tokens})
     kept = real if name == "x" else np.ones(before.shape[:2], dtype=bool)
     slack, when = _slack(run, case), "padding holds other numbers"
-    return unchanged(before[kept], after[kept], slack, when, "the outputs of real tokens")
+    return unchanged(before[kept], after[kept], slack, when, "every output at a real token")
 
 
 def _future(run: Run, case: Case) -> Problem | None:
@@ -529,7 +529,7 @@ CHECKS = (
     ),
     Check(
         "each head has its own scale",
-        "Scores are divided by sqrt(d), where d = D / H is the width of a head.",
+        "Scores are divided by sqrt(d), where d = D / H is the dimension of a head.",
         _scale,
         when=lambda case: _with(case) and _readable(case),
     ),
