@@ -604,7 +604,7 @@ def test_chapters_show_each_diagram_with_a_caption_and_a_label():
         "04": ["Three masks of a translator"],
         "05": ["Heads split and joined"],
         "07": ["Post-norm and pre-norm"],
-        "09": ["The Transformer"],
+        "09": ["The Transformer", "Three masks of a translator"],
         "11": ["The key/value cache, step by step"],
         "13": ["A block of GPT-2 and a block of Llama"],
         "15": ["The tiles of FlashAttention"],
