@@ -8,14 +8,12 @@ Usage: OMP_NUM_THREADS=1 python benchmarks/feed_forward_memory.py [--seeds 5]
 """
 
 import argparse
-import datetime
-import json
-import platform
 from itertools import product
 from pathlib import Path
 from statistics import median
 
 import torch
+from norm_placement import store
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -23,6 +21,11 @@ from tested_transformer import FeedForward, MultiHeadAttention
 
 RESULTS = Path(__file__).parent / "results" / "feed_forward_memory.json"
 WIDTH, ANSWERS, STEPS, RATE = 16, 20, (200, 2000), 0.01
+WHAT = (
+    f"facts held, of 400, each with one of {ANSWERS} random answers, after `steps` "
+    f"steps of Adam, width {WIDTH}, float64; held_without: the same with one part left out; condition: "
+    "embeddings frozen and nothing normalized, or a LayerNorm before each part, or embeddings trained"
+)
 FACTS = {  # the words of each of 400 facts
     "words": torch.arange(400)[:, None],
     "pairs": torch.cartesian_prod(torch.arange(20), torch.arange(20, 40)),
@@ -97,13 +100,6 @@ def memorize(kind: str, parts: list, condition: str, seed: int, steps: int) -> d
     return what | {"held": held(), "held_without": without}
 
 
-def as_text(record: dict) -> str:
-    """JSON with one line a run, so that a change can be read."""
-    parts = {name: json.dumps(value) for name, value in record.items()}
-    parts["runs"] = "[\n  " + ",\n  ".join(map(json.dumps, record["runs"])) + "\n ]"
-    return "{\n" + ",\n".join(f' "{name}": {text}' for name, text in parts.items()) + "\n}\n"
-
-
 def main() -> None:
     """Train every row from every seed, print a table and store the runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -122,17 +118,7 @@ def main() -> None:
             f"  {without}"
         )
         runs += same
-    record = {
-        "what": f"facts held, of 400, each with one of {ANSWERS} random answers, after `steps` "
-        f"steps of Adam, width {WIDTH}, float64; held_without: the same with one part left out; condition: "
-        "embeddings frozen and nothing normalized, or a LayerNorm before each part, or embeddings trained",
-        "runs": runs,
-        "seeds": seeds,
-        "processor": platform.machine(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
-    }
-    RESULTS.write_text(as_text(record), encoding="utf-8")
+    store(RESULTS, {"what": WHAT}, runs, seeds)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 import pytest
 from course import ROOT
 
+import chapters
 import generate
 from homework import notebook
 from tested_transformer.homework.assignments import assignment, assignment_names
@@ -44,12 +45,6 @@ RUN_OR_NOT = (
     "uses, such as `names.append(0)`, and those that set a library's default, such as "
     "`torch.set_default_dtype(torch.float64)`."
 )
-
-
-def title(page):
-    """The heading of a page: what stands after "# " in its first cell."""
-    first = json.loads(page.read_text("utf-8"))["cells"][0]
-    return "".join(first["source"]).splitlines()[0].removeprefix("# ")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,7 +97,9 @@ def test_terms_are_in_the_chapter_or_a_deeper_page_that_is_named_or_introduced_t
         assert term in text, term
         (core,) = (ROOT / "chapters").glob(f"{chapter:02}_*.ipynb")
         deeper = (ROOT / "chapters/deeper").glob(f"{chapter:02}_*.ipynb")
-        named = [page for page in deeper if f'deeper page "{title(page).lower()}"' in text]
+        named = [
+            page for page in deeper if f'deeper page "{chapters.heading(page).lower()}"' in text
+        ]
         assert any(term in page.read_text("utf-8").lower() for page in [core, *named]), term
 
 
